@@ -1,0 +1,216 @@
+"""Every setting, typed and frozen. Reading files, environment and flags is `load.py`'s job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+
+from app.schema.errors import ConfigError
+
+
+class Settings(BaseModel):
+    """Base of all tables: frozen, strict about unknown keys; its values are never printed unmasked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), validate_default=False)
+
+
+def _seconds_table(value: object) -> object:
+    return {"total_s": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class TimeoutSettings(Settings):
+    """Seconds. `idle_s` is the longest silence inside a stream; `total_s` bounds one attempt, None = no bound."""
+
+    connect_s: float = Field(default=10.0, gt=0)
+    first_byte_s: float = Field(default=120.0, gt=0)
+    idle_s: float = Field(default=120.0, gt=0)
+    total_s: float | None = Field(default=None, gt=0)
+
+
+class RetrySettings(Settings):
+    max_retries: int = Field(default=5, ge=0)
+    initial_delay_s: float = Field(default=0.5, gt=0)
+    max_delay_s: float = Field(default=10.0, gt=0)
+    retry_after_cap_s: float = Field(default=60.0, ge=0)
+
+
+class CapabilitySettings(Settings):
+    """What the model can do, when the table in `llm/models.py` does not know or is wrong; None = not said."""
+
+    images: bool | None = None
+    tools: bool | None = None
+    parallel_tools: bool | None = None
+    reasoning: bool | None = None
+    json_schema: bool | None = None
+
+
+class LLMSettings(Settings):
+    """One model configuration: the base `[llm]`, or `[llm.<name>]` laid over it."""
+
+    name: str = "default"
+    model: str = ""
+    base_url: str = ""
+    api_key: SecretStr = SecretStr("")
+    api_type: str = "openai"
+    api_version: str = ""
+    max_tokens: int | None = Field(default=None, gt=0)
+    max_input_tokens: int | None = Field(default=None, gt=0)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    context_window: int | None = Field(default=None, gt=0)
+    reasoning_effort: str | None = None
+    tools: Literal["native", "text", "auto"] = "auto"
+    timeout: Annotated[TimeoutSettings, BeforeValidator(_seconds_table)] = TimeoutSettings()
+    fallback: tuple[str, ...] = ()
+    headers: dict[str, str] = Field(default_factory=dict)
+    retry: RetrySettings = RetrySettings()
+    capabilities: CapabilitySettings = CapabilitySettings()
+    script: str = ""
+    """For `api_type = "test"`: a JSON file of scripted replies; empty = the built-in demonstration."""
+
+
+class ProxySettings(Settings):
+    server: str = ""
+    username: str = ""
+    password: SecretStr = SecretStr("")
+
+
+class BrowserSettings(Settings):
+    headless: bool | None = None
+    disable_security: bool = False
+    extra_chromium_args: tuple[str, ...] = ()
+    chrome_instance_path: str | None = None
+    wss_url: str | None = None
+    cdp_url: str | None = None
+    max_content_length: int = 2000
+    proxy: ProxySettings = ProxySettings()
+
+
+class SearchSettings(Settings):
+    engine: str = "Google"
+    fallback_engines: tuple[str, ...] = ("DuckDuckGo", "Baidu", "Bing")
+    retry_delay: float = 60.0
+    max_retries: int = 3
+    lang: str = "en"
+    country: str = "us"
+
+
+class SandboxSettings(Settings):
+    """`mode` is this product's switch; the other keys are OpenManus's and describe its container."""
+
+    mode: Literal["auto", "bwrap", "docker", "none"] = "auto"
+    use_sandbox: bool = False
+    image: str = "python:3.12-slim"
+    work_dir: str = "/workspace"
+    memory_limit: str = "512m"
+    cpu_limit: float = 1.0
+    timeout: int = 300
+    network_enabled: bool = False
+
+
+class DaytonaSettings(Settings):
+    daytona_api_key: SecretStr = SecretStr("")
+    daytona_server_url: str = ""
+    daytona_target: str = "us"
+    sandbox_image_name: str = ""
+    sandbox_entrypoint: str = ""
+    VNC_password: SecretStr = SecretStr("")
+
+
+class McpServerSettings(Settings):
+    """One entry of `mcp.json`; the type is inferred from `command` or `url` when it is not given."""
+
+    type: Literal["stdio", "sse", "http", "streamable-http"] | None = None
+    url: str | None = None
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, str] = Field(default_factory=dict)
+    disabled: bool = False
+
+
+class McpSettings(Settings):
+    server_reference: str = ""
+    servers: dict[str, McpServerSettings] = Field(default_factory=dict)
+
+
+class FlowSettings(Settings):
+    use_data_analysis_agent: bool = False
+    agents: tuple[str, ...] = ("manus",)
+    max_attempts: int = Field(default=2, ge=1)
+    timeout_s: float = Field(default=3600.0, gt=0)
+
+
+class MemorySettings(Settings):
+    max_messages: int | None = Field(default=None, ge=10)
+
+
+class BudgetSettings(Settings):
+    max_tokens: int | None = Field(default=None, gt=0)
+    max_cost: float | None = Field(default=None, gt=0)
+    timeout_s: float | None = Field(default=None, gt=0)
+
+
+class ServerSettings(Settings):
+    host: str = "127.0.0.1"
+    port: int = Field(default=7777, ge=0, le=65535)
+    token: SecretStr = SecretStr("")
+
+
+class VoiceSettings(Settings):
+    speak: bool = False
+    listen: bool = False
+    languages: tuple[str, ...] = ("en",)
+
+
+class WorkspaceSettings(Settings):
+    path: str = ""
+
+
+class AgentSettings(Settings):
+    """`[agents.<name>]`: limits and the model of one agent."""
+
+    llm: str | None = None
+    max_steps: int | None = Field(default=None, ge=1)
+    max_observe: int | None = Field(default=None, ge=100)
+
+
+class Config(Settings):
+    """Everything in force. `origins` says for each dotted key which file, variable or flag set it."""
+
+    llm: dict[str, LLMSettings] = Field(default_factory=dict)
+    browser: BrowserSettings = BrowserSettings()
+    search: SearchSettings = SearchSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    daytona: DaytonaSettings = DaytonaSettings()
+    mcp: McpSettings = McpSettings()
+    runflow: FlowSettings = FlowSettings()
+    memory: MemorySettings = MemorySettings()
+    budget: BudgetSettings = BudgetSettings()
+    server: ServerSettings = ServerSettings()
+    voice: VoiceSettings = VoiceSettings()
+    workspace: WorkspaceSettings = WorkspaceSettings()
+    agents: dict[str, AgentSettings] = Field(default_factory=dict)
+    path: Path | None = None
+    origins: dict[str, str] = Field(default_factory=dict)
+
+    def llm_for(self, name: str) -> LLMSettings:
+        """The configuration `name`, or `ConfigError` naming those that exist."""
+        try:
+            return self.llm[name]
+        except KeyError:
+            known = ", ".join(sorted(self.llm)) or "none"
+            raise ConfigError(f"there is no [llm.{name}]", hint=f"known model configurations: {known}") from None
+
+    def llm_name_for_agent(self, agent: str) -> tuple[str, str]:
+        """Which config name an agent uses, and why: explicit, else its lower-cased name, else `default`."""
+        explicit = self.agent(agent).llm
+        if explicit:
+            return explicit, f"[agents.{agent}] llm"
+        if agent.lower() in self.llm:
+            return agent.lower(), f"[llm.{agent.lower()}]"
+        return "default", "[llm]"
+
+    def agent(self, name: str) -> AgentSettings:
+        return self.agents.get(name) or self.agents.get(name.lower()) or AgentSettings()

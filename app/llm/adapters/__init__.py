@@ -1,0 +1,1 @@
+"""One file per wire dialect; an adapter turns a request into chunks."""

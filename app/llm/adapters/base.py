@@ -1,0 +1,65 @@
+"""The adapter contract: a request in, chunks out. Adapters know neither the client nor the config file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from app.schema.request import ModelRequest
+from app.schema.stream import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderInfo:
+    """How a route is shown to people: `id` is the route, `provider` the account's name, `local` where text goes."""
+
+    id: str
+    name: str
+    provider: str = ""
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningInfo:
+    efforts: tuple[tuple[str, str], ...]
+    """(id, display name) in preferred order."""
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What an adapter says of one model: identity, and facts where they are known (None = unknown)."""
+
+    provider: str
+    id: str
+    name: str
+    description: str | None = None
+    context_window: int | None = None
+    max_output_tokens: int | None = None
+    reasoning: ReasoningInfo | None = None
+
+
+class LLMAdapter(ABC):
+    """One wire dialect for one account. `stream` is the only mandatory method.
+
+    Obligations of `stream`: one attempt, no retry; `UsageReport` before `Finish`, nothing after it; tool arguments
+    stay raw text; a failure either raises `LLMError` or ends with `Finish("error")`; a reply without any block is
+    `EMPTY_RESPONSE`; closing the iterator closes the connection.
+    """
+
+    @abstractmethod
+    def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]: ...
+
+    def provider_info(self, route: str) -> ProviderInfo:
+        return ProviderInfo(route, route)
+
+    async def list_models(self, route: str) -> Sequence[ModelInfo]:
+        """What the account offers now; advisory, never a whitelist."""
+        return ()
+
+    async def resolve_model(self, route: str, model: str) -> ModelInfo:
+        return ModelInfo(route, model, model)
+
+    async def close(self) -> None:
+        """Free connections and child processes."""

@@ -1,0 +1,1 @@
+"""Where commands and files really happen."""

@@ -1,0 +1,116 @@
+"""Token counts of model calls and the ledger that adds them up. Knows nothing of tokenizers or vendors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.schema.errors import BudgetExceeded, TokenLimitExceeded
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Disjoint token counts of one or more calls: billed input is `input + cache_read + cache_write`.
+
+    `output_tokens` includes `reasoning_tokens`, which is informational. `estimated` is true as soon as
+    any addend was counted by us instead of being reported by the provider.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+
+    @property
+    def total_input(self) -> int:
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+    @property
+    def total(self) -> int:
+        return self.total_input + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.estimated or other.estimated,
+        )
+
+    def to_json(self) -> dict[str, int | bool]:
+        return {
+            "input_tokens": self.input_tokens,
+            "cache_read_tokens": self.cache_read_tokens,
+            "cache_write_tokens": self.cache_write_tokens,
+            "output_tokens": self.output_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "estimated": self.estimated,
+        }
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What one run has spent, by config name, and the limits it must stay under.
+
+    `max_tokens` bounds input + output of the run, `max_cost` its price in USD. A check happens before a
+    call with the call's worst case, so a run never overshoots; a booking happens once per successful call.
+    """
+
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    requests: int = 0
+    cost_usd: float = 0.0
+    unpriced: bool = False
+    by_config: dict[str, Usage] = field(default_factory=dict[str, Usage])
+
+    @property
+    def usage(self) -> Usage:
+        total = Usage()
+        for usage in self.by_config.values():
+            total += usage
+        return total
+
+    def check(
+        self,
+        config: str,
+        *,
+        input_tokens: int,
+        output_tokens: int,
+        max_input_tokens: int | None = None,
+        cost_usd: float | None = None,
+    ) -> None:
+        """Raise `TokenLimitExceeded` or `BudgetExceeded` when a call of this worst case would break a limit.
+
+        `max_input_tokens` is the input allowance of this config name over the whole run (OpenManus's meaning).
+        """
+        spent = self.by_config.get(config, Usage()).total_input
+        if max_input_tokens is not None and spent + input_tokens > max_input_tokens:
+            raise TokenLimitExceeded(
+                f"the run may spend {max_input_tokens} input tokens on [{config}]; {spent} are spent"
+                f" and the next request needs {input_tokens}",
+                hint=f"raise max_input_tokens of [llm.{config}] or split the task",
+            )
+        total = self.usage.total
+        if self.max_tokens is not None and total + input_tokens + output_tokens > self.max_tokens:
+            raise TokenLimitExceeded(
+                f"the run may spend {self.max_tokens} tokens; {total} are spent and the next request"
+                f" needs up to {input_tokens + output_tokens}",
+                hint="raise --max-tokens or split the task",
+            )
+        if self.max_cost is not None and cost_usd is not None and self.cost_usd + cost_usd > self.max_cost:
+            raise BudgetExceeded(
+                f"the run may cost ${self.max_cost:.4f}; ${self.cost_usd:.4f} is spent and the next request"
+                f" may cost ${cost_usd:.4f}",
+                hint="raise --max-cost or use a cheaper model",
+            )
+
+    def book(self, config: str, usage: Usage, cost_usd: float | None) -> None:
+        """Add one successful call. `cost_usd=None` means the model has no known price."""
+        self.by_config[config] = self.by_config.get(config, Usage()) + usage
+        if cost_usd is None:
+            self.unpriced = True
+        else:
+            self.cost_usd += cost_usd
