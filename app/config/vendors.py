@@ -1,0 +1,202 @@
+"""Which vendors exist: one row of facts each, and how a label or an address finds its row.
+
+How a vendor's API is spoken is no matter of this file; that is the adapters' job.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """One account row. `base_url` has no trailing slash; empty = the vendor has no address of its own."""
+
+    name: str
+    label: str
+    base_url: str
+    key_env: tuple[str, ...]
+    """Environment variables that may hold the key, in the order in which they are tried."""
+    local: bool
+    """Whether text stays on the user's own machines."""
+    default_model: str
+    """Used when no model is named; empty = the user has to choose one."""
+    aliases: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    """Further domains of this vendor; a domain stands for its sub-domains too."""
+    base_url_env: tuple[str, ...] = ()
+    """Environment variables that may hold another address."""
+
+
+def _cloud(
+    name: str, label: str, base_url: str, key_env: tuple[str, ...], model: str, **more: tuple[str, ...]
+) -> Vendor:
+    return Vendor(name, label, base_url, key_env, False, model, **more)
+
+
+def _local(name: str, label: str, base_url: str, key_env: tuple[str, ...] = (), **more: tuple[str, ...]) -> Vendor:
+    return Vendor(name, label, base_url, key_env, True, "", **more)
+
+
+_ROWS = (
+    _cloud("openai", "OpenAI", "https://api.openai.com/v1", ("OPENAI_API_KEY",), "gpt-6.1-terra",
+           aliases=("openai_responses", "openai_compatible"), base_url_env=("OPENAI_BASE_URL", "OPENAI_API_BASE")),
+    _cloud("azure", "Azure OpenAI", "", ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"), "",
+           aliases=("azure_openai",), base_url_env=("AZURE_OPENAI_ENDPOINT",),
+           hosts=("openai.azure.com", "cognitiveservices.azure.com", "services.ai.azure.com")),
+    _cloud("anthropic", "Anthropic", "https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",), "claude-sonnet-5-5",
+           aliases=("claude",)),
+    _cloud("aws", "Amazon Bedrock", "", ("AWS_BEARER_TOKEN_BEDROCK",), "",
+           aliases=("bedrock", "aws_bedrock", "amazon"), hosts=("amazonaws.com",)),
+    _cloud("google", "Google Gemini", "https://generativelanguage.googleapis.com/v1beta/openai",
+           ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "gemini-3.8-flash", aliases=("gemini", "google_genai", "vertex")),
+    _cloud("deepseek", "DeepSeek", "https://api.deepseek.com", ("DEEPSEEK_API_KEY", "DSK_DEEPSEEK_API_KEY"),
+           "deepseek-v4-flash", aliases=("dsk_deepseek",)),
+    _cloud("openrouter", "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), "openrouter/auto",
+           aliases=("open_router",)),
+    _cloud("together", "Together AI", "https://api.together.xyz/v1", ("TOGETHER_API_KEY",), "openai/gpt-oss-120b",
+           aliases=("togetherai", "together_ai"), hosts=("together.ai",)),
+    _cloud("minimax", "MiniMax", "https://api.minimax.io/v1", ("MINIMAX_API_KEY",), "MiniMax-M3",
+           hosts=("minimaxi.com", "minimax.io"), base_url_env=("MINIMAX_BASE_URL",)),
+    _cloud("groq", "Groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), "openai/gpt-oss-120b"),
+    _cloud("mistral", "Mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), "mistral-medium-latest",
+           aliases=("mistralai",)),
+    _cloud("xai", "xAI", "https://api.x.ai/v1", ("XAI_API_KEY", "GROK_API_KEY"), "grok-4.7", aliases=("grok", "x_ai")),
+    _cloud("moonshot", "Moonshot (Kimi)", "https://api.moonshot.ai/v1", ("MOONSHOT_API_KEY", "KIMI_API_KEY"), "kimi-k3",
+           aliases=("kimi", "moonshotai"), hosts=("moonshot.cn", "moonshot.ai")),
+    _cloud("zhipu", "Zhipu (GLM)", "https://open.bigmodel.cn/api/paas/v4",
+           ("ZHIPUAI_API_KEY", "ZHIPU_API_KEY", "ZAI_API_KEY"), "glm-5.3", aliases=("zhipuai", "zai", "z_ai", "glm"),
+           hosts=("bigmodel.cn", "z.ai")),
+    _cloud("dashscope", "DashScope (Qwen)", "https://dashscope.aliyuncs.com/compatible-mode/v1",
+           ("DASHSCOPE_API_KEY", "QWEN_API_KEY"), "qwen-plus", aliases=("qwen", "bailian", "aliyun"),
+           hosts=("dashscope-intl.aliyuncs.com", "dashscope-us.aliyuncs.com")),
+    _cloud("siliconflow", "SiliconFlow", "https://api.siliconflow.cn/v1", ("SILICONFLOW_API_KEY",),
+           "deepseek-ai/DeepSeek-V3.2", hosts=("siliconflow.com", "siliconflow.cn")),
+    _cloud("ppio", "PPIO", "https://api.ppinfra.com/v3/openai", ("PPIO_API_KEY",), "deepseek/deepseek-v3.2",
+           aliases=("ppinfra",), hosts=("ppinfra.com", "ppio.com")),
+    _cloud("jiekou", "Jiekou.AI", "https://api.jiekou.ai/openai", ("JIEKOU_API_KEY",), "claude-sonnet-4-5-20250929",
+           aliases=("jiekou.ai",)),
+    _cloud("huggingface", "Hugging Face", "https://router.huggingface.co/v1",
+           ("HF_TOKEN", "HUGGINGFACE_API_KEY", "HUGGINGFACEHUB_API_TOKEN"), "openai/gpt-oss-120b",
+           aliases=("hf", "hugging_face"), hosts=("huggingface.co", "huggingface.cloud")),
+    _cloud("litellm", "LiteLLM", "http://127.0.0.1:4000/v1", ("LITELLM_API_KEY",), "", aliases=("litellm_proxy",)),
+    _local("ollama", "Ollama", "http://127.0.0.1:11434", ("OLLAMA_API_KEY",)),
+    _local("lm-studio", "LM Studio", "http://127.0.0.1:1234/v1", aliases=("lmstudio",)),
+    _local("llama.cpp", "llama.cpp", "http://127.0.0.1:8080/v1", ("LLAMA_API_KEY",),
+           aliases=("llamacpp", "llama_cpp", "llama_server")),
+    _local("vllm", "vLLM", "http://127.0.0.1:8000/v1", ("VLLM_API_KEY",)),
+    _local("local", "a local OpenAI-compatible server", ""),
+    _local("server", "agenticSeek's model server", "http://127.0.0.1:3333"),
+    Vendor("embedded", "the embedded model", "", (), True, "qwen2.5-coder-1.5b-instruct", aliases=("xllamacpp",)),
+    Vendor("test", "the scripted model", "", (), True, "scripted"),
+)  # fmt: skip
+
+VENDORS: dict[str, Vendor] = {vendor.name: vendor for vendor in _ROWS}
+
+DETECTION_ORDER = (
+    "openai", "anthropic", "google", "deepseek", "openrouter", "mistral", "groq", "xai", "moonshot", "zhipu",
+    "dashscope", "siliconflow", "minimax", "together", "ppio", "jiekou",
+)  # fmt: skip
+"""Whose key is taken first when nothing is configured. A Hugging Face token is left out: most people who have one
+set it for downloads."""
+
+_LOCAL_PORTS = {11434: "ollama", 1234: "lm-studio", 8080: "llama.cpp", 8000: "vllm", 4000: "litellm"}
+_BY_HOST_LABELS = frozenset({"openai", "openai-responses", "openai-compatible"})
+_PRIVATE_SUFFIXES = (".local", ".lan", ".internal", ".localhost", ".home.arpa", ".intranet")
+
+
+def _normal(label: str) -> str:
+    return re.sub(r"[\s_-]+", "-", label.strip().lower())
+
+
+_BY_LABEL = {_normal(label): vendor for vendor in _ROWS for label in (vendor.name, *vendor.aliases)}
+
+
+def is_private_host(host: str) -> bool:
+    """Whether a host is on the user's own machine or network: loopback, private ranges, names without a domain."""
+    name = host.strip("[]").rstrip(".").lower()
+    try:
+        return not ipaddress.ip_address(name).is_global
+    except ValueError:
+        return bool(name) and ("." not in name or name.endswith(_PRIVATE_SUFFIXES))
+
+
+def vendor_for(api_type: str, base_url: str) -> tuple[Vendor | None, bool]:
+    """The row of an account, and whether its label is known.
+
+    A vendor's own label decides. For `openai` and unknown labels the address decides, so that a DeepSeek address
+    finds DeepSeek's key; `None` is a cloud address that nobody knows. `Vendor.local` is true only when the address
+    is private as well.
+    """
+    label = _normal(api_type) or "openai"
+    known = label in _BY_LABEL
+    host, port = _host_and_port(base_url)
+    if known and label not in _BY_HOST_LABELS:
+        vendor = _BY_LABEL[label]
+        return (replace(vendor, local=False) if host and not is_private_host(host) else vendor), known
+    if not host:
+        return VENDORS["openai"], known
+    if is_private_host(host):
+        return VENDORS[_LOCAL_PORTS.get(port or 0, "local")], known
+    return next((vendor for vendor in _ROWS if not vendor.local and _owns(vendor, host)), None), known
+
+
+def key_from_env(vendor: Vendor, env: Mapping[str, str]) -> tuple[str, str] | None:
+    """(variable, key) of the first of the vendor's variables that holds a real key."""
+    for name in vendor.key_env:
+        key = env.get(name, "").strip()
+        if key and not is_placeholder(key):
+            return name, key
+    return None
+
+
+def vendor_from_env(env: Mapping[str, str]) -> Vendor | None:
+    """The first vendor of `DETECTION_ORDER` whose key is in the environment."""
+    return next((VENDORS[name] for name in DETECTION_ORDER if key_from_env(VENDORS[name], env)), None)
+
+
+def base_url_from_env(vendor: Vendor, env: Mapping[str, str]) -> tuple[str, str] | None:
+    """(variable, address) of the first of the vendor's address variables that is set."""
+    return next(((name, env[name].strip()) for name in vendor.base_url_env if env.get(name, "").strip()), None)
+
+
+_PLACEHOLDER = re.compile(
+    r"""
+      <.*> | \{.*\} | \[.*\]                                        # <your key>
+    | (?:[a-z]{1,4}[-_])? (?:\.{2,}|…|x{3,}|\*{3,}) [\w-]*          # sk-..., sk-xxxx, ***
+    | (?:[a-z]{1,4}[-_])? (?:your[\s_-]? | (?:the|my|insert|enter|paste|put|replace|fill)[\s_-]) .* (?:key|token|secret|here) .*
+    | .*\s.*key.* | .*key\s.*                                       # a key never holds blanks: "AZURE API KEY"
+    | (?:[a-z]+[_-])? api[_-]?key(?:[_-]?here)? | key | token | secret
+    | (?:change|replace)[\s_-]?me | todo | placeholder
+    | .*(?:你的|您的|填写|填入|密钥).*
+    """,
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+
+
+def is_placeholder(key: str) -> bool:
+    """Whether a key is an example's stand-in (`YOUR_API_KEY`, `sk-...`, `<your key>`).
+
+    The dummies that local servers want, such as `ollama`, `EMPTY` or `none`, are keys, not placeholders.
+    """
+    return _PLACEHOLDER.fullmatch(key.strip()) is not None
+
+
+def _host_and_port(base_url: str) -> tuple[str, int | None]:
+    text = base_url.strip()
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        port = parts.port
+    except ValueError:
+        return "", None
+    return parts.hostname or "", port
+
+
+def _owns(vendor: Vendor, host: str) -> bool:
+    own = urlsplit(vendor.base_url).hostname
+    domains = vendor.hosts if own is None else (*vendor.hosts, own)
+    return any(host == domain or host.endswith(f".{domain}") for domain in domains)
