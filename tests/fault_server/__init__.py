@@ -1,0 +1,81 @@
+"""A scriptable provider on loopback that can misbehave at every byte; see `behaviours.py` for what it can be told.
+
+`async with FaultServer([reply("hi"), status(429)]) as server:` in asynchronous tests, `fault_server_thread(...)` in
+synchronous ones, `python -m tests.fault_server` by hand.
+"""
+
+from .behaviours import (
+    ODDITIES,
+    Behaviour,
+    Call,
+    Cut,
+    Delivery,
+    Events,
+    Injection,
+    Raw,
+    Reply,
+    Status,
+    call,
+    close_before_headers,
+    cut_after,
+    drip,
+    events,
+    gzip_mismatch,
+    huge_line,
+    in_band_error,
+    malformed_json,
+    null_payload,
+    raw,
+    redirect,
+    reply,
+    reset_before_headers,
+    sample,
+    stall,
+    status,
+    usage,
+    web_page,
+)
+from .error_shapes import ERROR_SHAPES, error_body
+from .openai_check import check_request
+from .record import Request, prefix_violations
+from .server import FaultServer, Script, fault_server_thread
+
+__all__ = [
+    "ERROR_SHAPES",
+    "ODDITIES",
+    "Behaviour",
+    "Call",
+    "Cut",
+    "Delivery",
+    "Events",
+    "FaultServer",
+    "Injection",
+    "Raw",
+    "Reply",
+    "Request",
+    "Script",
+    "Status",
+    "call",
+    "check_request",
+    "close_before_headers",
+    "cut_after",
+    "drip",
+    "error_body",
+    "events",
+    "fault_server_thread",
+    "gzip_mismatch",
+    "huge_line",
+    "in_band_error",
+    "malformed_json",
+    "null_payload",
+    "prefix_violations",
+    "raw",
+    "redirect",
+    "reply",
+    "reset_before_headers",
+    "sample",
+    "stall",
+    "status",
+    "usage",
+    "web_page",
+]
