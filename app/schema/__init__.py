@@ -1,1 +1,1 @@
-"""The words every room uses: messages, chunks, requests, usage, errors, events, runs, plans. Imports nothing of ours."""
+"""The words of every room: messages, chunks, requests, usage, errors, events, runs, plans. Imports nothing of ours."""

@@ -239,20 +239,26 @@ def _render(error: BaseException, path: tuple[int, ...]) -> str:
     if id(error) in path:
         return "<circular cause>"
     path = (*path, id(error))
-    own = _own_text(error)
-    text = own
+    own = text = _own_text(error)
     if isinstance(error, BaseExceptionGroup):
         members: tuple[BaseException, ...] = error.exceptions  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        text = f"{error.message} [{'; '.join(_render(member, path) for member in members)}]"
+        text = f"{own} [{'; '.join(_render(member, path) for member in members)}]"
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is None:
         return text
     below = _render(cause, path)
-    return text if below == own else f"{text}: {below}"
+    if below == own:
+        return text
+    # The cause says the same and has causes of its own.
+    if text == own and below.startswith(f"{own}: "):
+        return below
+    return f"{text}: {below}"
 
 
 def _own_text(error: BaseException) -> str:
+    name = type(error).__name__
     try:
-        return str(error) or type(error).__name__
+        # The text of a group counts its members, which are rendered one by one.
+        return (error.message if isinstance(error, BaseExceptionGroup) else str(error)) or name
     except Exception:
         return "<unrenderable value>"

@@ -5,13 +5,16 @@ Terminal, page, JSON lines, session log and traces are views of this stream.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from app.schema.message import JSON, ToolCallBlock
+from app.schema.message import JSON, ToolCallBlock, thaw_json
 from app.schema.plan import Plan
 from app.schema.usage import Usage
+
+IN_PROCESS = {"json": False}
+"""Marks a field that views inside the process may read and the JSON-lines contract does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class RunStarted:
 class StepStarted:
     type: ClassVar[str] = "step_started"
     step: int
-    agent: str = ""
+    agent: str = field(default="", metadata=IN_PROCESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,8 @@ class EventRecord:
             "span": self.span,
             "parent": self.parent,
         }
-        return head | {field.name: _plain(getattr(self.event, field.name)) for field in fields(self.event)}
+        shown = [item.name for item in fields(self.event) if item.metadata.get("json", True)]
+        return head | {name: _plain(getattr(self.event, name)) for name in shown}
 
 
 def _plain(value: object) -> JSON:
@@ -178,6 +182,6 @@ def _plain(value: object) -> JSON:
         case ToolCallBlock():
             return {"id": value.id, "name": value.name, "arguments": value.arguments}
         case tuple():
-            return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            return [_plain(item) for item in cast("tuple[object, ...]", value)]
         case _:
-            return value
+            return thaw_json(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, assert_never, cast
@@ -186,21 +186,51 @@ def tool_result_message(call_id: str, content: Content, *, is_error: bool = Fals
 
 
 def freeze_json(value: JSON) -> JSON:
-    """A detached, read-only copy of a JSON value: mappings become read-only views, lists become tuples."""
-    if isinstance(value, Mapping):
-        return MappingProxyType({str(k): freeze_json(v) for k, v in cast("Mapping[Any, Any]", value).items()})
-    if isinstance(value, list | tuple):
-        return tuple(freeze_json(item) for item in cast("Iterable[Any]", value))
-    return value
+    """A detached, read-only copy of a JSON value: mappings become read-only views, lists become tuples.
+
+    Nesting may be of any depth; a value that contains itself raises `ValueError`. Anything that is neither mapping
+    nor list comes back as the same object.
+    """
+    return _rebuild(value, MappingProxyType, tuple)
 
 
 def thaw_json(value: JSON) -> JSON:
-    """The plain dict/list form of a value made by `freeze_json`."""
-    if isinstance(value, Mapping):
-        return {k: thaw_json(v) for k, v in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, tuple):
-        return [thaw_json(item) for item in cast("tuple[Any, ...]", value)]
-    return value
+    """The plain dict/list form of a value made by `freeze_json`, detached from it."""
+    return _rebuild(value, dict, list)
+
+
+def _rebuild(
+    value: JSON, make_object: Callable[[dict[str, JSON]], JSON], make_array: Callable[[list[JSON]], JSON]
+) -> JSON:
+    """Copy nested containers from the inside out, in a loop, so that depth costs heap and never the stack."""
+
+    def close(container: JSON, copies: list[JSON]) -> JSON:
+        if isinstance(container, Mapping):
+            return make_object(dict(zip(map(str, cast("Mapping[Any, Any]", container)), copies, strict=True)))
+        return make_array(copies)
+
+    top: list[JSON] = []
+    open_ids: set[int] = set()
+    # One frame for each container between the top and the current place: itself, its items to come, copies so far.
+    frames: list[tuple[JSON, Iterator[JSON], list[JSON]]] = [(None, iter((value,)), top)]
+    while True:
+        container, items, copies = frames[-1]
+        for item in items:
+            if not isinstance(item, Mapping | list | tuple):
+                copies.append(item)
+                continue
+            inner = cast("Mapping[Any, JSON] | list[JSON] | tuple[JSON, ...]", item)
+            if id(inner) in open_ids:
+                raise ValueError("not a JSON value: a list or mapping contains itself")
+            open_ids.add(id(inner))
+            frames.append((inner, iter(inner.values() if isinstance(inner, Mapping) else inner), []))
+            break
+        else:
+            frames.pop()
+            open_ids.discard(id(container))
+            if not frames:
+                return top[0]
+            frames[-1][2].append(close(container, copies))
 
 
 def block_to_json(block: Block) -> dict[str, JSON]:
@@ -241,7 +271,11 @@ def block_from_json(data: Mapping[str, JSON]) -> Block:
             return TextBlock(data["text"])
         case "image":
             return ImageBlock(
-                data["data"], data["media_type"], data.get("width", 0), data.get("height", 0), data.get("detail", "auto")
+                data["data"],
+                data["media_type"],
+                data.get("width", 0),
+                data.get("height", 0),
+                data.get("detail", "auto"),
             )
         case "reasoning":
             return ReasoningBlock(data["text"], data.get("signature"))
@@ -300,6 +334,13 @@ def message_to_json(message: Message) -> dict[str, JSON]:
 
 def message_from_json(data: Mapping[str, JSON]) -> Message:
     """Import a message that already has an id; the id is kept. Raises `KeyError`/`ValueError` on damage."""
+    try:
+        return _message_from_json(data)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"not a message: {error}") from error
+
+
+def _message_from_json(data: Mapping[str, JSON]) -> Message:
     role = data["role"]
     if role not in ("system", "user", "assistant"):
         raise ValueError(f"unknown role: {role!r}")

@@ -87,7 +87,9 @@ class Plan:
         """A new plan in which one step has this status (and result, if given). `KeyError` on an unknown id."""
         self.step(step_id)
         steps = tuple(
-            replace(step, status=status, result=step.result if result is None else result) if step.id == step_id else step
+            replace(step, status=status, result=step.result if result is None else result)
+            if step.id == step_id
+            else step
             for step in self.steps
         )
         return replace(self, steps=steps)

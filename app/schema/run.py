@@ -137,7 +137,7 @@ class RunResult:
 
     stop_reason: StopReason
     answer: str
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     error: RunError | None = None
     steps: int = 0
     requests: int = 0
@@ -151,4 +151,5 @@ class RunResult:
 
     @property
     def exit_code(self) -> int:
-        return 143 if self.cause == "SIGTERM" else EXIT_CODES[self.stop_reason]
+        terminated = self.stop_reason == "cancelled" and self.cause == "SIGTERM"
+        return 143 if terminated else EXIT_CODES[self.stop_reason]

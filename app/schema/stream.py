@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, assert_never, cast
 
 from app.schema.errors import LLMFailure, StreamGrammarError
 from app.schema.message import (
     JSON,
     Block,
+    ImageBlock,
     Message,
     ModelSource,
     OpaqueBlock,
@@ -22,6 +23,7 @@ from app.schema.message import (
     Source,
     TextBlock,
     ToolCallBlock,
+    ToolResultBlock,
     create_message,
     freeze_json,
 )
@@ -207,14 +209,14 @@ class BlockAssembler:
         """
         state = self.finish.replay_state
         if not isinstance(state, Mapping) or "blocks" not in state:
-            return state
+            return cast("JSON", state)
         envelope = cast("Mapping[str, JSON]", state)
         kept = [keep for _, keep in self._assembled()]
         entries = envelope["blocks"]
         if not isinstance(entries, list | tuple) or len(cast("list[JSON]", entries)) != len(kept):
             return None
         if all(kept):
-            return state
+            return envelope
         pruned = [entry for entry, keep in zip(cast("list[JSON]", entries), kept, strict=True) if keep]
         return {**envelope, "blocks": pruned}
 
@@ -242,10 +244,14 @@ def block_kind(block: Block) -> BlockKind:
             return "reasoning"
         case ToolCallBlock():
             return "tool-call"
+        case ImageBlock():
+            return "image"
+        case ToolResultBlock():
+            return "tool-result"
         case OpaqueBlock():
             return block.kind
         case _:
-            return type(block).__name__
+            assert_never(block)
 
 
 async def check_stream(chunks: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
@@ -281,6 +287,8 @@ async def check_stream(chunks: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
                 if open_blocks and chunk.reason not in ("error", "aborted"):
                     raise StreamGrammarError(f"block {min(open_blocks)} is still open at the finish")
                 finished = True
+            case _:  # pyright: ignore[reportUnnecessaryComparison]
+                raise StreamGrammarError(f"not a chunk: {chunk!r}")
         yield chunk
     if not finished:
         raise StreamGrammarError("the stream ended without a finish")
