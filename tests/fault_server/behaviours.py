@@ -46,7 +46,10 @@ ODDITIES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a body stops: after n events or n body bytes (both None: before the first body byte)."""
+    """Where a body stops: after n events or n body bytes; both None spoils nothing but its end.
+
+    A document has no events: without a number of bytes half of it is sent.
+    """
 
     events: int | None = None
     bytes: int | None = None

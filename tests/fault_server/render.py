@@ -172,7 +172,7 @@ def _shaped(steps: list[Send | Pause], delivery: Delivery) -> Iterator[Send | Pa
     cut = delivery.cut
     limit = cut.bytes if cut and cut.bytes is not None else None
     at = 0
-    for step in steps:
+    for step in _merged(steps) if delivery.split else steps:
         if isinstance(step, Pause):
             if step.seconds:
                 yield step
@@ -185,6 +185,18 @@ def _shaped(steps: list[Send | Pause], delivery: Delivery) -> Iterator[Send | Pa
             elif delivery.split:
                 yield Pause(0)
         at += len(data)
+
+
+def _merged(steps: list[Send | Pause]) -> Iterator[Send | Pause]:
+    """The same steps with writes joined that no pause keeps apart, so that pieces may span events."""
+    pending = b""
+    for step in steps:
+        if isinstance(step, Send):
+            pending += step.data
+        elif step.seconds:
+            yield from (Send(pending), step)
+            pending = b""
+    yield Send(pending)
 
 
 def _pieces(data: bytes, at: int, delivery: Delivery) -> Iterator[bytes]:

@@ -61,7 +61,7 @@ class FaultServer:
         self.disconnects = 0
         self.violations: list[str] = []
         self.exhausted = False
-        self.faults_of_its_own: list[str] = []
+        self.own_failures: list[str] = []
 
     @property
     def host(self) -> str:
@@ -82,7 +82,13 @@ class FaultServer:
     def complaints(self) -> list[str]:
         """What went wrong so far: refused requests, a script that ended too early, errors of the server itself."""
         ended = ["the script was exhausted: more requests than behaviours"] if self.exhausted else []
-        return [*self.violations, *ended, *self.faults_of_its_own]
+        return [*self.violations, *ended, *self.own_failures]
+
+    def forgive(self) -> None:
+        """Forget the complaints, for a test that provoked them."""
+        self.violations.clear()
+        self.own_failures.clear()
+        self.exhausted = False
 
     def assert_done(self) -> None:
         """Fail unless every behaviour was used and nothing is complained of."""
@@ -118,7 +124,7 @@ class FaultServer:
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client left between two answers, or the server is closing
         except Exception as error:
-            self.faults_of_its_own.append(f"the fault server itself failed: {error!r}")
+            self.own_failures.append(f"the fault server itself failed: {error!r}")
         finally:
             self._connections.discard(task)
             writer.close()
