@@ -6,6 +6,7 @@ Only names and lookups; nothing is created before somebody writes.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from app.schema.errors import ConfigError, SandboxError
@@ -17,15 +18,15 @@ def expand(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser()
 
 
-def runtime_home() -> Path:
+def runtime_home(env: Mapping[str, str] = os.environ) -> Path:
     """The folder for sessions, logs, screenshots and caches: `DRAGOMAN_HOME`, `AGENT_RUNTIME_DIR`, or a default.
 
     The default is `$XDG_DATA_HOME/dragoman` or `~/.local/share/dragoman`, so a read-only source tree works.
     """
     for name in ("DRAGOMAN_HOME", "AGENT_RUNTIME_DIR"):
-        if value := os.environ.get(name):
+        if value := env.get(name):
             return expand(value).absolute()
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    base = env.get("XDG_DATA_HOME") or "~/.local/share"
     return expand(base).absolute() / "dragoman"
 
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
+from app.config.values import mask_url
 from app.schema.errors import ConfigError
 
 
 class Settings(BaseModel):
-    """Base of all tables: frozen, strict about unknown keys; its values are never printed unmasked."""
+    """Base of all tables: frozen, strict about unknown keys; neither `repr` nor an error shows a secret."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), validate_default=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        protected_namespaces=(),
+        validate_default=False,
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+    )
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, object]]:
+        return ((name, mask_url(value) if isinstance(value, str) else value) for name, value in super().__repr_args__())
 
 
 def _seconds_table(value: object) -> object:
@@ -63,7 +75,7 @@ class LLMSettings(Settings):
     tools: Literal["native", "text", "auto"] = "auto"
     timeout: Annotated[TimeoutSettings, BeforeValidator(_seconds_table)] = TimeoutSettings()
     fallback: tuple[str, ...] = ()
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
     retry: RetrySettings = RetrySettings()
     capabilities: CapabilitySettings = CapabilitySettings()
     script: str = ""
@@ -124,9 +136,9 @@ class McpServerSettings(Settings):
     type: Literal["stdio", "sse", "http", "streamable-http"] | None = None
     url: str | None = None
     command: str | None = None
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict)
-    headers: dict[str, str] = Field(default_factory=dict)
+    args: tuple[str, ...] = Field(default=(), repr=False)
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
     disabled: bool = False
 
 
@@ -147,6 +159,9 @@ class MemorySettings(Settings):
 
 
 class BudgetSettings(Settings):
+    """Limits of one run; None = no limit. `max_steps` is for agents that name none of their own."""
+
+    max_steps: int | None = Field(default=None, ge=1)
     max_tokens: int | None = Field(default=None, gt=0)
     max_cost: float | None = Field(default=None, gt=0)
     timeout_s: float | None = Field(default=None, gt=0)
@@ -211,6 +226,10 @@ class Config(Settings):
         if agent.lower() in self.llm:
             return agent.lower(), f"[llm.{agent.lower()}]"
         return "default", "[llm]"
+
+    def max_steps_for(self, agent: str) -> int | None:
+        """The step limit in force for an agent, or None for the agent's own default."""
+        return self.agent(agent).max_steps or self.budget.max_steps
 
     def agent(self, name: str) -> AgentSettings:
         return self.agents.get(name) or self.agents.get(name.lower()) or AgentSettings()

@@ -5,11 +5,12 @@ How a vendor's API is spoken is no matter of this file; that is the adapters' jo
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
+
+from app.config.values import is_placeholder, is_private_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,6 @@ set it for downloads."""
 
 _LOCAL_PORTS = {11434: "ollama", 1234: "lm-studio", 8080: "llama.cpp", 8000: "vllm", 4000: "litellm"}
 _BY_HOST_LABELS = frozenset({"openai", "openai-responses", "openai-compatible"})
-_PRIVATE_SUFFIXES = (".local", ".lan", ".internal", ".localhost", ".home.arpa", ".intranet")
 
 
 def _normal(label: str) -> str:
@@ -116,13 +116,10 @@ def _normal(label: str) -> str:
 _BY_LABEL = {_normal(label): vendor for vendor in _ROWS for label in (vendor.name, *vendor.aliases)}
 
 
-def is_private_host(host: str) -> bool:
-    """Whether a host is on the user's own machine or network: loopback, private ranges, names without a domain."""
-    name = host.strip("[]").rstrip(".").lower()
-    try:
-        return not ipaddress.ip_address(name).is_global
-    except ValueError:
-        return bool(name) and ("." not in name or name.endswith(_PRIVATE_SUFFIXES))
+def is_dialect(api_type: str) -> bool:
+    """Whether a label only says how to speak (`openai`, `openai_responses`, an unknown label), not to whom."""
+    label = _normal(api_type)
+    return label in _BY_HOST_LABELS or label not in _BY_LABEL
 
 
 def vendor_for(api_type: str, base_url: str) -> tuple[Vendor | None, bool]:
@@ -135,7 +132,7 @@ def vendor_for(api_type: str, base_url: str) -> tuple[Vendor | None, bool]:
     label = _normal(api_type) or "openai"
     known = label in _BY_LABEL
     host, port = _host_and_port(base_url)
-    if known and label not in _BY_HOST_LABELS:
+    if not is_dialect(label):
         vendor = _BY_LABEL[label]
         return (replace(vendor, local=False) if host and not is_private_host(host) else vendor), known
     if not host:
@@ -162,28 +159,6 @@ def vendor_from_env(env: Mapping[str, str]) -> Vendor | None:
 def base_url_from_env(vendor: Vendor, env: Mapping[str, str]) -> tuple[str, str] | None:
     """(variable, address) of the first of the vendor's address variables that is set."""
     return next(((name, env[name].strip()) for name in vendor.base_url_env if env.get(name, "").strip()), None)
-
-
-_PLACEHOLDER = re.compile(
-    r"""
-      <.*> | \{.*\} | \[.*\]                                        # <your key>
-    | (?:[a-z]{1,4}[-_])? (?:\.{2,}|…|x{3,}|\*{3,}) [\w-]*          # sk-..., sk-xxxx, ***
-    | (?:[a-z]{1,4}[-_])? (?:your[\s_-]? | (?:the|my|insert|enter|paste|put|replace|fill)[\s_-]) .* (?:key|token|secret|here) .*
-    | .*\s.*key.* | .*key\s.*                                       # a key never holds blanks: "AZURE API KEY"
-    | (?:[a-z]+[_-])? api[_-]?key(?:[_-]?here)? | key | token | secret
-    | (?:change|replace)[\s_-]?me | todo | placeholder
-    | .*(?:你的|您的|填写|填入|密钥).*
-    """,
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
-)
-
-
-def is_placeholder(key: str) -> bool:
-    """Whether a key is an example's stand-in (`YOUR_API_KEY`, `sk-...`, `<your key>`).
-
-    The dummies that local servers want, such as `ollama`, `EMPTY` or `none`, are keys, not placeholders.
-    """
-    return _PLACEHOLDER.fullmatch(key.strip()) is not None
 
 
 def _host_and_port(base_url: str) -> tuple[str, int | None]:
