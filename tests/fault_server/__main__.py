@@ -55,4 +55,5 @@ def _behaviour(name: str, options: dict[str, Any]) -> behaviours.Behaviour:
     return getattr(behaviours, name)(**options)
 
 
-main()
+if __name__ == "__main__":
+    main()
