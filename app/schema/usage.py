@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.schema.errors import BudgetExceeded, TokenLimitExceeded
@@ -51,6 +52,10 @@ class Usage:
         }
 
 
+Price = Callable[[Usage], float | None]
+"""USD for a usage of one model; None when its price is unknown."""
+
+
 @dataclass(slots=True)
 class Ledger:
     """What one run has spent, by config name, and the limits it must stay under.
@@ -62,9 +67,8 @@ class Ledger:
     max_tokens: int | None = None
     max_cost: float | None = None
     requests: int = 0
-    cost_usd: float = 0.0
-    unpriced: bool = False
     by_config: dict[str, Usage] = field(default_factory=dict[str, Usage])
+    prices: dict[str, Price] = field(default_factory=dict[str, Price])
 
     @property
     def usage(self) -> Usage:
@@ -72,6 +76,16 @@ class Ledger:
         for usage in self.by_config.values():
             total += usage
         return total
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The price of everything booked, or None when a model without a known price took part."""
+        known = self._known_costs()
+        return sum(known, 0.0) if len(known) == len(self.by_config) else None
+
+    def _known_costs(self) -> list[float]:
+        costs = [price(self.by_config[config]) for config, price in self.prices.items()]
+        return [cost for cost in costs if cost is not None]
 
     def check(
         self,
@@ -100,17 +114,19 @@ class Ledger:
                 f" needs up to {input_tokens + output_tokens}",
                 hint="raise --max-tokens or split the task",
             )
-        if self.max_cost is not None and cost_usd is not None and self.cost_usd + cost_usd > self.max_cost:
+        if self.max_cost is None or cost_usd is None:
+            return
+        # A call without a known price must not make the priced ones free.
+        spent_usd = sum(self._known_costs(), 0.0)
+        if spent_usd + cost_usd > self.max_cost:
             raise BudgetExceeded(
-                f"the run may cost ${self.max_cost:.4f}; ${self.cost_usd:.4f} is spent and the next request"
+                f"the run may cost ${self.max_cost:.4f}; ${spent_usd:.4f} is spent and the next request"
                 f" may cost ${cost_usd:.4f}",
                 hint="raise --max-cost or use a cheaper model",
             )
 
-    def book(self, config: str, usage: Usage, cost_usd: float | None) -> None:
-        """Add one successful call. `cost_usd=None` means the model has no known price."""
+    def book(self, config: str, usage: Usage, price: Price | None = None) -> None:
+        """Add one successful call of the model configuration `config`; `price` prices all its calls."""
         self.by_config[config] = self.by_config.get(config, Usage()) + usage
-        if cost_usd is None:
-            self.unpriced = True
-        else:
-            self.cost_usd += cost_usd
+        if price is not None:
+            self.prices[config] = price

@@ -1,0 +1,1 @@
+"""Tests of `app/schema/`: the vocabulary as values, without any part that uses it."""
