@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from app.schema.errors import LLMError
 from app.schema.request import ModelRequest
 from app.schema.stream import Chunk
 
@@ -60,6 +61,17 @@ class LLMAdapter(ABC):
 
     async def resolve_model(self, route: str, model: str) -> ModelInfo:
         return ModelInfo(route, model, model)
+
+    def correct(self, error: LLMError, request: ModelRequest) -> str | None:
+        """Learn from a refused option so that the next attempt leaves it out; returns what to tell the user.
+
+        None means that there is nothing new to learn and the error stands.
+        """
+        return None
+
+    def takes(self, option: str, model: str) -> bool:
+        """False once this model is known to refuse a request option (`tool_choice`, `response_format`, …)."""
+        return True
 
     async def close(self) -> None:
         """Free connections and child processes."""

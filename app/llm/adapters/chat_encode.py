@@ -1,0 +1,202 @@
+"""Chat completions, outgoing: messages and tools to wire bytes, each encoded once and kept beside its value.
+
+A body is head + joined message bytes + tail. The head (model, tools) and the messages never change from one request to
+the next, so a request is a byte prefix of its successor up to the tail, which holds everything that may vary.
+Wire facts: OpenAI API reference, "Create chat completion".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from app.llm.adapters.accounts import Quirks
+from app.schema.errors import LLMError
+from app.schema.message import (
+    Block,
+    ImageBlock,
+    Message,
+    ModelSource,
+    ReasoningBlock,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+)
+from app.schema.request import ModelRequest, ToolSpec
+
+NO_OUTPUT = "(no output)"
+_TOOL_KEY = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Options a server refused for one model; they are left out, or renamed, from then on."""
+
+    dropped: frozenset[str] = frozenset()
+    token_field: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """One message on the wire: its own entries, and entries that must wait until all results of a turn are out."""
+
+    body: bytes
+    after: bytes
+    is_result: bool
+
+
+def dumps(value: Any) -> bytes:
+    """Deterministic JSON bytes; lone surrogates, which no server takes, become replacement characters."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+class ChatEncoder:
+    """Encodes requests for one account. `route` and `quirks` decide which thinking is replayed."""
+
+    def __init__(self, route: str, quirks: Quirks) -> None:
+        self._route = route
+        self._quirks = quirks
+        self._key = f"chat:{route}" if quirks.reasoning_replay else "chat"
+
+    def body(self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool) -> bytes:
+        """The request's JSON bytes; always a streaming request."""
+        return b"".join(
+            (
+                self._head(request, learned),
+                b",".join(self._messages(request, learned)),
+                self._tail(request, learned, token_field=token_field, temperature=temperature),
+            )
+        )
+
+    def _head(self, request: ModelRequest, learned: Learned) -> bytes:
+        head = b'{"model":' + dumps(request.config.model) + b',"stream":true'
+        if self._quirks.stream_usage and "stream_options" not in learned.dropped:
+            head += b',"stream_options":{"include_usage":true}'
+        if request.tools:
+            head += b',"tools":[' + b",".join(map(_tool, request.tools)) + b"]"
+        return head + b',"messages":['
+
+    def _messages(self, request: ModelRequest, learned: Learned) -> Iterable[bytes]:
+        system_text = request.system
+        if system_text and "system" not in learned.dropped:
+            yield dumps({"role": "system", "content": system_text})
+        elif system_text:
+            yield dumps({"role": "user", "content": system_text})
+        waiting: list[bytes] = []
+        for message in request.messages:
+            encoded: _Encoded | None = message.wire.get(self._key)
+            if encoded is None:
+                encoded = message.wire[self._key] = self._message(message)
+            if waiting and not encoded.is_result:
+                yield from waiting
+                waiting.clear()
+            yield encoded.body
+            if encoded.after:
+                waiting.append(encoded.after)
+        yield from waiting
+
+    def _tail(self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool) -> bytes:
+        config = request.config
+        options: dict[str, Any] = {}
+        if request.tools and request.tool_choice != "auto" and "tool_choice" not in learned.dropped:
+            options["tool_choice"] = request.tool_choice
+        if config.max_tokens is not None:
+            options[learned.token_field or token_field] = config.max_tokens
+        if config.temperature is not None and temperature and "temperature" not in learned.dropped:
+            options["temperature"] = config.temperature
+        if config.stop is not None:
+            options["stop"] = list(config.stop)
+        if config.reasoning_effort is not None and "reasoning_effort" not in learned.dropped:
+            options |= _effort(self._quirks.effort_style, config.reasoning_effort)
+        if request.response_schema is not None and "response_format" not in learned.dropped:
+            schema = {"name": "reply", "schema": request.response_schema}
+            options["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return b"]" + (b"," + dumps(options)[1:] if options else b"}")
+
+    def _message(self, message: Message) -> _Encoded:
+        results = message.tool_results
+        if results:
+            return self._result(results[0])
+        if message.role == "assistant":
+            return _Encoded(dumps(self._assistant(message)), b"", is_result=False)
+        return _Encoded(dumps({"role": "user", "content": _user_content(message.content)}), b"", is_result=False)
+
+    def _result(self, result: ToolResultBlock) -> _Encoded:
+        images = [block for block in result.content if isinstance(block, ImageBlock)]
+        text = result.text or ("(see the image below)" if images else NO_OUTPUT)
+        body = dumps({"role": "tool", "tool_call_id": result.call_id, "content": text})
+        if not images:
+            return _Encoded(body, b"", is_result=True)
+        # Tool messages take text only on most servers, and a user message may not stand between two results.
+        note = TextBlock(f"Image of the tool result {result.call_id}:")
+        return _Encoded(body, dumps({"role": "user", "content": _user_content((note, *images))}), is_result=True)
+
+    def _assistant(self, message: Message) -> dict[str, Any]:
+        entry: dict[str, Any] = {"role": "assistant", "content": message.text}
+        if self._quirks.reasoning_replay and message.reasoning and self._is_ours(message):
+            entry["reasoning_content"] = message.reasoning
+        calls = message.tool_calls
+        if calls:
+            entry["tool_calls"] = [_call(call) for call in calls]
+        return entry
+
+    def _is_ours(self, message: Message) -> bool:
+        return isinstance(message.source, ModelSource) and message.source.provider == self._route
+
+
+def _call(call: ToolCallBlock) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": wire_arguments(call.arguments)}}
+
+
+def wire_arguments(raw: str) -> str:
+    """The raw argument text as the model wrote it, or `{}` for text that is no JSON object.
+
+    Servers parse what they are sent: llama.cpp answers 500 to a broken object of its own model. The history keeps
+    the raw text, and the tool result says what was wrong with it.
+    """
+    try:
+        return raw if isinstance(json.loads(raw), dict) else "{}"
+    except (ValueError, RecursionError):
+        return "{}"
+
+
+def _tool(spec: ToolSpec) -> bytes:
+    known = spec.wire.get(_TOOL_KEY)
+    if known is None:
+        function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+        known = spec.wire[_TOOL_KEY] = dumps({"type": "function", "function": function})
+    return known
+
+
+def _user_content(content: Iterable[Block]) -> str | list[dict[str, Any]]:
+    blocks = [block for block in content if not isinstance(block, ReasoningBlock)]
+    if not any(isinstance(block, ImageBlock) for block in blocks):
+        return "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    parts: list[dict[str, Any]] = []
+    for block in blocks:
+        match block:
+            case TextBlock() if block.text:
+                parts.append({"type": "text", "text": block.text})
+            case ImageBlock():
+                url: dict[str, Any] = {"url": f"data:{block.media_type};base64,{block.data}"}
+                parts.append({"type": "image_url", "image_url": url if block.detail == "auto" else url | {"detail": block.detail}})
+            case _:
+                continue
+    return parts
+
+
+def _effort(style: str, effort: str) -> dict[str, Any]:
+    if style == "deepseek":
+        off = {"thinking": {"type": "disabled"}}
+        return off if effort == "off" else {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
+    if style == "openrouter":
+        return {"reasoning": {"enabled": False} if effort == "off" else {"effort": effort}}
+    if effort == "off":
+        raise LLMError("this account cannot switch reasoning off", "UNSUPPORTED_REASONING_EFFORT", hint="remove reasoning_effort")
+    return {"reasoning_effort": effort}

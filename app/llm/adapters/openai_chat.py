@@ -1,0 +1,275 @@
+"""The chat-completions dialect that most vendors and local servers speak: encode → HTTP → decode, one attempt.
+
+Speaks the wire itself over aiohttp; why not through the SDK stands in `docs/decisions/0002-own-wire.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+from urllib.parse import quote, urlsplit
+
+from app.llm.adapters.accounts import Quirks
+from app.llm.adapters.base import LLMAdapter, ModelInfo, ProviderInfo
+from app.llm.adapters.chat_decode import ChatDecoder
+from app.llm.adapters.chat_encode import ChatEncoder, Learned
+from app.llm.failures import HINTS, RefusedOption, classify, in_band
+from app.llm.models import ModelFacts
+from app.llm.sse import SSEDecoder, SSEEvent
+from app.llm.transport import USER_AGENT, Response, Timeouts, Transport
+from app.schema.errors import LLMError
+from app.schema.message import JSON
+from app.schema.request import ModelRequest
+from app.schema.stream import Chunk
+
+_RESERVED_HEADERS = frozenset({"user-agent", "content-type", "authorization", "api-key", "host", "content-length"})
+
+# What a server's refusal of an option teaches: the option is dropped, or the token field renamed.
+_RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+_SAID = {
+    "temperature": "the model takes no temperature; it is left out from now on",
+    "stream_options": "the server does not report usage in streams; token counts are estimates",
+    "tool_choice": "the server knows no tool_choice; the model is asked in words instead",
+    "reasoning_effort": "the model takes no reasoning effort; it is left out from now on",
+    "response_format": "the server does not constrain replies to a schema; the model is asked in words instead",
+    "parallel_tool_calls": "the server knows no parallel_tool_calls; it is left out from now on",
+    "system": "the model takes no system message; its text goes in front as a user message",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAccount:
+    """Where and as whom to speak. `base_url` ends before `/chat/completions`; `azure_version` marks Azure's addresses."""
+
+    vendor: str
+    label: str
+    base_url: str
+    api_key: str = field(default="", repr=False)
+    local: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    timeouts: Timeouts = Timeouts()
+    quirks: Quirks = Quirks()
+    azure_version: str | None = None
+    key_hint: str = ""
+
+    def url(self, model: str) -> str:
+        """The completions address. Azure names the deployment in the path unless base_url already does
+        (Azure OpenAI REST reference, data plane), and has the same path as OpenAI under `/openai/v1`.
+        """
+        base, _, query = self.base_url.partition("?")
+        if self.azure_version is None or base.endswith("/openai/v1"):
+            return f"{base}/chat/completions" + (f"?{query}" if query else "")
+        if "/deployments/" not in base:
+            base = f"{base.removesuffix('/openai')}/openai/deployments/{quote(model, safe='')}"
+        return f"{base}/chat/completions?api-version={quote(self.azure_version)}"
+
+
+class OpenAIChatAdapter(LLMAdapter):
+    """Speaks chat completions for one account. Raises `LLMError` for every fault; see `LLMAdapter` for the contract."""
+
+    def __init__(self, account: ChatAccount, transport: Transport, *, route: str, facts: ModelFacts) -> None:
+        self._account = account
+        self._transport = transport
+        self._facts = facts
+        self._encoder = ChatEncoder(route, account.quirks)
+        self._learned: dict[str, Learned] = {}
+        self._headers: dict[str, str] | None = None
+        self._who = account.label
+
+    def provider_info(self, route: str) -> ProviderInfo:
+        return ProviderInfo(route, self._account.label, self._account.vendor, self._account.local)
+
+    async def resolve_model(self, route: str, model: str) -> ModelInfo:
+        return ModelInfo(route, model, model, context_window=self._facts.context_window)
+
+    async def list_models(self, route: str) -> Sequence[ModelInfo]:
+        url = f"{self._account.base_url.partition('?')[0]}/models"
+        async with self._transport.request("GET", url, headers=self._request_headers(), timeouts=self._account.timeouts) as response:
+            body = await response.read()
+            if response.status != 200:
+                raise classify(response.status, body, response.headers, who=self._who)
+        data = _json(body, self._who)
+        entries = cast("dict[str, Any]", data).get("data") if isinstance(data, dict) else data
+        if not isinstance(entries, list):
+            raise LLMError(f"{self._who} gave no list of models", "ENDPOINT", hint=HINTS["ENDPOINT"])
+        ids = [cast("dict[str, Any]", entry).get("id") for entry in cast("list[object]", entries) if isinstance(entry, dict)]
+        return tuple(ModelInfo(route, name, name) for name in ids if isinstance(name, str) and name)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        url = self._account.url(request.config.model)
+        body = self.encode(request)
+        headers = self._request_headers()
+        async with self._transport.request("POST", url, headers=headers, body=body, timeouts=self._account.timeouts) as response:
+            if response.status != 200:
+                raise await self._refusal(response)
+            async for chunk in _decode(response, self._who):
+                yield chunk
+
+    def encode(self, request: ModelRequest) -> bytes:
+        """The bytes of a request as they go on the wire."""
+        return self._encoder.body(
+            request,
+            self._learned.get(request.config.model, _NOTHING),
+            token_field=self._account.quirks.token_field or self._facts.token_field,
+            temperature=self._facts.temperature,
+        )
+
+    def correct(self, error: LLMError, request: ModelRequest) -> str | None:
+        """Learn from a refused option; returns what to tell the user, or None when there is nothing new to learn."""
+        if not isinstance(error, RefusedOption):
+            return None
+        model, option = request.config.model, error.option
+        known = self._learned.get(model, _NOTHING)
+        if option in _RENAMED:
+            if request.config.max_tokens is None or known.token_field is not None:
+                return None
+            self._learned[model] = replace(known, token_field=_RENAMED[option])
+            return f"{model} wants {_RENAMED[option]} instead of {option}"
+        if option in known.dropped or not _uses(option, request):
+            return None
+        self._learned[model] = replace(known, dropped=known.dropped | {option})
+        return f"{model}: {_SAID[option]}"
+
+    def takes(self, option: str, model: str) -> bool:
+        """False once the server has refused this option for this model."""
+        return option not in self._learned.get(model, _NOTHING).dropped
+
+    def _request_headers(self) -> dict[str, str]:
+        if self._headers is None:
+            extra = {name: value for name, value in self._account.headers.items() if name.lower() not in _RESERVED_HEADERS}
+            self._headers = {"User-Agent": USER_AGENT, "Content-Type": "application/json", **extra, **self._key_header()}
+        return self._headers
+
+    def _key_header(self) -> dict[str, str]:
+        key = self._account.api_key.strip()
+        if not key:
+            if self._account.local:
+                return {}
+            raise LLMError(f"no key is set for {self._who}", "MISSING_CREDENTIAL", hint=self._account.key_hint)
+        if not all("!" <= char <= "~" for char in key):
+            raise LLMError(
+                f"the key for {self._who} has characters that no key has (spaces, quotes or letters beyond ASCII)",
+                "INVALID_CREDENTIAL",
+                hint="copy the key again",
+            )
+        if self._account.quirks.key_header:
+            return {self._account.quirks.key_header: key}
+        return {"Authorization": f"Bearer {key}"}
+
+    async def _refusal(self, response: Response) -> LLMError:
+        if 300 <= response.status < 400:
+            target = urlsplit(response.headers.get("location", ""))
+            place = f"{target.scheme}://{target.netloc}" if target.netloc else "another path"
+            return LLMError(
+                f"{self._who} redirects to {place}, which is not followed because it would carry the key along",
+                "ENDPOINT",
+                status=response.status,
+                hint=HINTS["ENDPOINT"],
+            )
+        try:
+            body = await response.read()
+        except LLMError:
+            body = b""
+        if 200 <= response.status < 300 and not body:
+            return LLMError(f"{self._who} sent no body", "EMPTY_RESPONSE", status=response.status)
+        return classify(response.status, body, response.headers, who=self._who)
+
+
+_NOTHING = Learned()
+_BOM = b"\xef\xbb\xbf"
+
+
+def _uses(option: str, request: ModelRequest) -> bool:
+    config = request.config
+    match option:
+        case "temperature":
+            return config.temperature is not None
+        case "tool_choice":
+            return bool(request.tools) and request.tool_choice != "auto"
+        case "reasoning_effort":
+            return config.reasoning_effort is not None
+        case "response_format":
+            return request.response_schema is not None
+        case "system":
+            return bool(request.system)
+        case _:
+            return option == "stream_options"
+
+
+async def _decode(response: Response, who: str) -> AsyncIterator[Chunk]:
+    """Chunks of a 200 reply. Its first bytes tell an event stream from a whole JSON body or a web page."""
+    decoder = ChatDecoder(who)
+    events = SSEDecoder()
+    body = response.chunks()
+    head = b""
+    async for piece in body:
+        head += piece
+        if head.removeprefix(_BOM).strip():
+            break
+    start = head.removeprefix(_BOM).lstrip()
+    if not start:
+        raise LLMError(f"{who} sent an empty body", "EMPTY_RESPONSE")
+    if start[:1] in b"{[<":
+        rest = [piece async for piece in body]
+        for chunk in decoder.complete_body(_whole(b"".join((head, *rest)), who)):
+            yield chunk
+        return
+    for event in events.feed(head):
+        if _is_done(event):
+            for chunk in decoder.end(done=True):
+                yield chunk
+            return
+        for chunk in _event(event, decoder, who):
+            yield chunk
+    async for piece in body:
+        for event in events.feed(piece):
+            if _is_done(event):
+                for chunk in decoder.end(done=True):
+                    yield chunk
+                return
+            for chunk in _event(event, decoder, who):
+                yield chunk
+    for chunk in _last_events(events, decoder, who):
+        yield chunk
+
+
+def _last_events(events: SSEDecoder, decoder: ChatDecoder, who: str) -> list[Chunk]:
+    """What a body without its end marker still gives: a whole last event, then the end if a finish was seen."""
+    chunks: list[Chunk] = []
+    for event in events.flush():
+        if not _is_done(event) and event.data.rstrip().endswith(b"}"):
+            chunks.extend(_event(event, decoder, who))
+    return [*chunks, *decoder.end(done=False)]
+
+
+def _is_done(event: SSEEvent) -> bool:
+    return event.data.strip() == b"[DONE]"
+
+
+def _event(event: SSEEvent, decoder: ChatDecoder, who: str) -> list[Chunk]:
+    if not event.data.strip() or event.data.startswith(b": "):
+        return []
+    payload = _json(event.data, who)
+    if event.event == "error" and isinstance(payload, dict):
+        table = cast("dict[str, Any]", payload)
+        raise in_band(table if table.get("error") else {"error": table}, who=who) or LLMError(f"{who} broke off", "SERVER")
+    return decoder.feed(payload)
+
+
+def _whole(body: bytes, who: str) -> JSON:
+    if body.removeprefix(_BOM).lstrip()[:1] == b"<":
+        raise LLMError(f"{who} answered with a web page instead of a reply", "ENDPOINT", status=200, hint=HINTS["ENDPOINT"])
+    try:
+        return json.loads(body.removeprefix(_BOM))
+    except (ValueError, RecursionError) as error:
+        raise LLMError(f"{who} sent a reply that broke off", "STREAM_CLOSED") from error
+
+
+def _json(data: bytes, who: str) -> JSON:
+    text = data.decode("utf-8", "replace")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LLMError(f"{who} sent something that is no JSON: {text[:120]!r}", "MALFORMED_RESPONSE") from error

@@ -1,0 +1,315 @@
+"""HTTP status, error body and wording → one `LLMError` with a stable code. Data tables; no transport, no policy.
+
+Order of tests: authentication, throttling guards, quota, overflow, then the status. Wordings are matched with ASCII
+word rules, because a Chinese character beside a word is no word boundary otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
+
+from app.schema.errors import LLMError
+
+_FLAGS = re.IGNORECASE | re.ASCII
+
+
+def _any(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), _FLAGS)
+
+
+# A request refused for its rate, whatever else its text says ("reduce the prompt length", "too many tokens").
+THROTTLED = _any(
+    r"rate.?limit",
+    r"throttl",
+    r"too many requests",
+    r"too many tokens, please wait",
+    r"per[ _-]?(?:minute|min\b|second)|\b(?:TPM|RPM)\b",
+    r"请求过于频繁|限流|频率限制|速率限制|并发.{0,4}超",
+)
+
+QUOTA = _any(
+    r"insufficient[ _-](?:\w+[ _-])?(?:quota|balance|credits?|funds)",
+    r"(?:quota|usage[ _-]limits?|budget|balance|credits?)\b.{0,30}?\b(?:exceeded|exhausted|reached|depleted|used up)",
+    r"exceed(?:ed|s)?[ _](?:your |the )?(?:current[ _]|monthly[ _]|daily[ _])?(?:token[ _])?quota",
+    r"exceeded_current_quota",
+    r"out of (?:credits?|budget|quota)",
+    r"credit balance is too low|requires more credits|payment required|key limit exceeded",
+    r"reached your specified API usage limits?|billing_hard_limit|billing (?:is )?not active",
+    r"arrearage|access_terminated.*overdue",
+    r"余额不足|额度不足|额度已用|配额.{0,6}(?:不足|用完|超)|欠费|账户.{0,4}余额",
+)
+# Gemini says this on ordinary throttling; waiting helps.
+NOT_QUOTA = _any(r"resource has been exhausted \(e\.g\. check quota\)")
+
+OVERFLOW_CODES = _any(
+    r"context_length_exceeded|model_context_window_exceeded|exceed_context_size_error|string_above_max_length|context_window_exceeded"
+)
+OVERFLOW = _any(
+    r"context[ _-](?:length|window|size)[^.]{0,40}?(?:exceed|overflow)",
+    r"(?:max(?:imum)?|maximal)(?: allowed| supported)? context (?:length|window|size)",
+    r"(?:prompt|input|request|messages?)(?:s)?(?: is| are)? too (?:large|long) (?:for|to)[^.]{0,60}(?:context|model)",
+    r"(?:prompt|input)(?: is)? too long",
+    r"(?:input|prompt|request|messages?)[^.]{0,60}(?:exceeds?|exceeded|overflows?|(?:is|are) (?:larger|longer) than)[^.]{0,60}context",
+    r"exceeds? the (?:available|model'?s?) context",
+    r"input length and `?max_tokens`? exceed context limit",
+    r"input token count[^.]{0,40}exceeds? the maximum",
+    r"maximum prompt length is \d+",
+    r"reduce the length of (?:the|your) (?:messages|prompt|input)",
+    r"tokens to keep from the initial prompt is greater than the context",
+    r"prompt token count of \d+ exceeds the limit",
+    r"exceeded model token limit",
+    r"longer than the (?:model'?s? context|maximum model) length",
+    r"length of prompt_tokens must be less than max_seq_len",
+    r"range of input length should be",
+    r"`?inputs`? tokens \+ `?max_new_tokens`? must be|`?inputs`? must have less than \d+ tokens",
+    r"total tokens of image and text exceed",
+    r"input tokens exceed the configured limit",
+    r"total length of all messages is too long",
+    r"context length is only \d+",
+    r"too large for model with \d+ maximum context",
+    r"too many input tokens|token limit exceeded|prompt has \d+ tokens, but",
+    r"no user query found in messages",
+    r"上下文.{0,12}(?:超|过长)|超.{0,8}上下文|(?:输入|提示).{0,8}(?:过长|太长|超长|超过.{0,8}(?:长度|限制))",
+)
+NOT_OVERFLOW = _any(r"(?:context window|context length|context) (?:size )?must be (?:positive|greater)")
+
+# What llama.cpp and Groq say when the *model* wrote a call that does not fit the call format.
+BAD_CALL_FORMAT = _any(
+    r"does not match the expected [\w-]+ format",
+    r"tool_use_failed|failed to call a function",
+    r"failed to parse (?:tool|function)[ -]?call",
+    r"failed to parse (?:input|messages).*tool",
+    r"the model produced output that",
+)
+UNKNOWN_MODEL = _any(
+    r"model[^.]{0,80}(?:not found|does not exist|not exist|is not (?:available|supported|a valid)|unknown)",
+    r"(?:unknown|invalid|no such|unsupported) model|model_not_found|invalid model (?:name|id)",
+    r"no endpoints found for|try pulling it first",
+    r"模型.{0,10}(?:不存在|未找到|无效)",
+)
+NO_IMAGES = _any(
+    r"image input is not supported|does(?: not|n't) support images?|no endpoints found that support image",
+    r"image_url.{0,40}(?:not supported|unsupported|unknown variant)|model.{0,30}(?:not|n't) (?:support|accept).{0,20}(?:image|vision|multimodal)",
+)
+
+# Options a server may refuse; the option is learned and left out (see `LLMAdapter.correct`).
+OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("max_tokens", _any(r"max_tokens\W.{0,80}(?:max_completion_tokens|not supported|unsupported)", r"unsupported.{0,30}'max_tokens'")),
+    ("max_completion_tokens", _any(r"max_completion_tokens.{0,60}(?:not |un|extra|forbidden)", r"(?:un|not ).{0,40}max_completion_tokens")),
+    ("temperature", _any(r"temperature.{0,80}(?:not support|unsupported|deprecated|only the default|does not support|may only|must be 1)", r"(?:unsupported|not support).{0,60}temperature")),
+    ("stream_options", _any(r"stream_options")),
+    ("parallel_tool_calls", _any(r"parallel_tool_calls")),
+    ("tool_choice", _any(r"tool_choice")),
+    ("reasoning_effort", _any(r"reasoning_effort|reasoning\.effort")),
+    ("response_format", _any(r"response_format|json_schema")),
+    ("system", _any(r"system (?:role|message|prompt)s?.{0,40}(?:not |un)|(?:unsupported|does not support|not support).{0,40}['\"`]?system\b", r"developer instruction is not enabled")),
+)
+
+RETRY_AFTER_DIGITS = re.compile(r"\s*([0-9]{1,10}(?:\.[0-9]{1,6})?)\s*", re.ASCII)
+REQUEST_ID_HEADERS = ("x-request-id", "x-deepseek-request-id", "request-id", "x-amzn-requestid", "cf-ray")
+
+
+class RefusedOption(LLMError):
+    """`INVALID_REQUEST` that names an option the server does not take; `option` is a key of `OPTIONS`."""
+
+    option = ""
+
+
+def classify(
+    status: int,
+    body: bytes,
+    headers: Mapping[str, str] | None = None,
+    *,
+    who: str = "the provider",
+    now: datetime | None = None,
+) -> LLMError:
+    """The error of a reply with this status. `headers` has lower-case names; `who` names the account in the text.
+
+    Shapes understood: `{error: {message, type, code}}`, `{error: "…"}`, `{object: "error", message}`, `{message}`,
+    `{detail}`, `{code, msg}`, HTML and plain text.
+    """
+    headers = headers or {}
+    words = _words(body)
+    message, detail = words.message, words.detail
+    code = classify_code(status, detail)
+    if code == "INVALID_REQUEST" and status in (404, 405, 415):
+        code = "ENDPOINT"
+    shown = message or f"HTTP {status}" + (" with a web page" if words.html else "")
+    text = f"{who} answered {status}: {shown}" if message else f"{who} answered {shown}"
+    facts: dict[str, Any] = {
+        "status": status if 100 <= status <= 599 else None,
+        "retry_after_s": retry_after_s(headers, now=now),
+        "request_id": next((headers[name] for name in REQUEST_ID_HEADERS if headers.get(name)), None),
+        "hint": HINTS.get(code, ""),
+    }
+    if code == "INVALID_REQUEST":
+        for option, pattern in OPTIONS:
+            if pattern.search(detail):
+                refused = RefusedOption(text, code, **facts)
+                refused.option = option
+                return refused
+    return LLMError(text, code, **facts)
+
+
+HINTS: dict[str, str] = {
+    "AUTH": "check api_key (or the vendor's key variable) and that this key may use the model",
+    "QUOTA": "top up the account, or choose another model with --llm or --model",
+    "RATE_LIMIT": "wait, or use another model",
+    "CONTEXT_WINDOW_EXCEEDED": "shorten the task or use a model with a larger context window",
+    "UNKNOWN_MODEL": "check `model`; `python main.py models` lists what is reachable",
+    "ENDPOINT": "check base_url; it usually ends in /v1",
+    "SERVER": "try again later, or use another model",
+    "UNSUPPORTED_CONTENT": "use a model with vision, or leave the image out",
+}
+
+
+def classify_code(status: int, detail: str) -> str:
+    """The code of a status and the provider's words (error code, type and message joined by spaces)."""
+    throttled = bool(THROTTLED.search(detail))
+    if status == 401 or (status == 403 and not QUOTA.search(detail) and not throttled):
+        return "AUTH"
+    if _is_quota(detail, throttled=throttled) or status == 402:
+        return "QUOTA"
+    if status == 429 or (throttled and status in (400, 403, 413)):
+        return "RATE_LIMIT"
+    if status in (400, 404, 500) and BAD_CALL_FORMAT.search(detail):
+        return "INVALID_TOOL_CALL"
+    if status in (400, 413, 422, 500) and is_overflow(detail):
+        return "CONTEXT_WINDOW_EXCEEDED"
+    if status in (400, 404, 415, 422, 500) and NO_IMAGES.search(detail):
+        return "UNSUPPORTED_CONTENT"
+    if status in (400, 404, 422) and UNKNOWN_MODEL.search(detail):
+        return "UNKNOWN_MODEL"
+    if status in (404, 405, 415):
+        return "ENDPOINT" if not detail.strip() or status != 404 else "HTTP_404"
+    if status == 408:
+        return "TIMEOUT"
+    if status in (400, 413, 422):
+        return "INVALID_REQUEST"
+    return "SERVER" if status >= 500 else f"HTTP_{status}"
+
+
+def is_overflow(detail: str) -> bool:
+    """True when the words say that the request is longer than the context window."""
+    if OVERFLOW_CODES.search(detail):
+        return True
+    if THROTTLED.search(detail) or NOT_OVERFLOW.search(detail):
+        return False
+    return bool(OVERFLOW.search(detail))
+
+
+def _is_quota(detail: str, *, throttled: bool) -> bool:
+    if NOT_QUOTA.search(detail):
+        return False
+    found = QUOTA.search(detail)
+    # "Rate limit … quota exceeded per minute" is throttling; "insufficient_quota" on a 429 is not.
+    return bool(found) and not (throttled and "insufficient" not in found.group(0).lower())
+
+
+def in_band(payload: Mapping[str, Any], *, who: str) -> LLMError | None:
+    """The error inside a reply with status 200 (a JSON body or a stream event), or None when there is none."""
+    error = payload.get("error")
+    if not error and payload.get("object") != "error":
+        base = payload.get("base_resp")
+        if not (isinstance(base, dict) and cast("dict[str, Any]", base).get("status_code")):
+            return None
+    code = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else payload.get("code")
+    status = int(code) if isinstance(code, int | str) and re.fullmatch(r"[1-5][0-9]{2}", str(code)) else 0
+    body = json.dumps(payload, ensure_ascii=False).encode()
+    if status:
+        return classify(status, body, who=who)
+    detail = _words(body).detail
+    guess = 401 if re.search(r"invalid.{0,10}(?:api.?key|authentication)|unauthorized", detail, _FLAGS) else 400
+    if THROTTLED.search(detail):
+        guess = 429
+    elif re.search(r"overloaded|server.?error|internal|unavailable|upstream|timeout", detail, _FLAGS):
+        guess = 503
+    found = classify(guess, body, who=who)
+    return LLMError(f"{who} broke off: {_words(body).message or detail[:200]}", found.code, hint=found.hint)
+
+
+class _Words:
+    __slots__ = ("detail", "html", "message")
+
+    def __init__(self, message: str, detail: str, *, html: bool = False) -> None:
+        self.message = message
+        self.detail = detail
+        self.html = html
+
+
+def _words(body: bytes) -> _Words:
+    text = body[:65536].decode("utf-8", "replace").lstrip("\ufeff").strip()
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        plain = re.sub(r"\s+", " ", re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", text)).strip()[:200]
+        html = text[:1] == "<"
+        return _Words(plain if plain and not html else "", plain, html=html)
+    if isinstance(data, list) and data:
+        data = cast("list[Any]", data)[0]
+    if not isinstance(data, dict):
+        return _Words(text[:200], text[:2000])
+    return _from_object(cast("dict[str, Any]", data), text)
+
+
+def _from_object(data: dict[str, Any], text: str) -> _Words:
+    error = data.get("error")
+    holder = cast("dict[str, Any]", error) if isinstance(error, dict) else data
+    base = data.get("base_resp")
+    if isinstance(base, dict):
+        holder = {"message": cast("dict[str, Any]", base).get("status_msg"), "code": cast("dict[str, Any]", base).get("status_code")}
+    candidates = (error if isinstance(error, str) else None, *(holder.get(key) for key in ("message", "msg", "detail", "error_msg")))
+    message = next((_flat(value) for value in candidates if value), "")
+    metadata = holder.get("metadata")
+    raw = cast("dict[str, Any]", metadata).get("raw") if isinstance(metadata, dict) else None
+    if isinstance(raw, str) and raw and raw not in message:
+        message = f"{message} ({raw[:300]})"
+    parts = (holder.get("code"), holder.get("type"), holder.get("param"), message)
+    detail = " ".join(str(part) for part in parts if part not in (None, ""))
+    return _Words(message[:1000], detail or text[:2000])
+
+
+def _flat(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "; ".join(_flat(item) for item in cast("list[object]", value))
+    if isinstance(value, dict):
+        table = cast("dict[str, object]", value)
+        place = table.get("loc")
+        where = ".".join(str(part) for part in cast("list[object]", place)) + ": " if isinstance(place, list) else ""
+        return where + str(table.get("msg") or table.get("message") or json.dumps(table, ensure_ascii=False))
+    return str(value)
+
+
+def retry_after_s(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
+    """The provider's request to wait, in seconds: `retry-after-ms`, `retry-after` as number or HTTP date.
+
+    Zero, negative, past and unreadable values are no request (RFC 9110 section 10.2.3).
+    """
+    if (ms := headers.get("retry-after-ms")) and (found := RETRY_AFTER_DIGITS.fullmatch(ms)):
+        return float(found.group(1)) / 1000 or None
+    value = headers.get("retry-after", "")
+    if found := RETRY_AFTER_DIGITS.fullmatch(value):
+        return float(found.group(1)) or None
+    if not value or not re.search(r"[A-Za-z]{3}", value):
+        return None
+    try:
+        when = parsedate_to_datetime(value)
+    except (ValueError, IndexError, OverflowError):
+        return None
+    base = now or _server_time(headers) or datetime.now(UTC)
+    wait = (when.replace(tzinfo=when.tzinfo or UTC) - base).total_seconds()
+    return wait if wait > 0 else None
+
+
+def _server_time(headers: Mapping[str, str]) -> datetime | None:
+    try:
+        return parsedate_to_datetime(headers["date"]) if "date" in headers else None
+    except (ValueError, IndexError):
+        return None

@@ -1,0 +1,164 @@
+"""What a model can do: window, output cap, images, tools, reasoning, price. A table of families, and `unknown` as a state.
+
+A model missing from the table gets the documented defaults below, is announced once, and can be described under
+`[llm.capabilities]`. Nothing here decides by vendor; quirks of an account live in `adapters/accounts.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from app.schema.usage import Usage
+
+TokenField = Literal["max_tokens", "max_completion_tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Facts about one model; None = unknown, which is not the same as false.
+
+    `max_tools` and `tool_choice_required` describe very small models that need a short tool list and a forced call.
+    """
+
+    known: bool = False
+    context_window: int | None = None
+    max_output_tokens: int | None = None
+    images: bool | None = None
+    tools: bool | None = None
+    parallel_tools: bool | None = None
+    reasoning: bool | None = None
+    json_schema: bool | None = None
+    temperature: bool = True
+    token_field: TokenField = "max_tokens"
+    max_tools: int | None = None
+    tool_choice_required: bool = False
+
+    @property
+    def sends_images(self) -> bool:
+        """Unknown models get images: refusing would be a silent loss, and a server that cannot says so."""
+        return self.images is not False
+
+    @property
+    def small(self) -> bool:
+        return self.max_tools is not None
+
+
+class Capabilities(Protocol):
+    images: bool | None
+    tools: bool | None
+    parallel_tools: bool | None
+    reasoning: bool | None
+    json_schema: bool | None
+
+
+DEFAULTS = ModelFacts()
+"""For a model nobody knows: window unknown, images and tools tried, `max_tokens`, temperature sent."""
+
+
+def _row(window: int, output: int | None, *, images: bool, **more: object) -> ModelFacts:
+    return replace(
+        ModelFacts(known=True, tools=True, parallel_tools=True), context_window=window, max_output_tokens=output, images=images, **more  # pyright: ignore[reportArgumentType]
+    )
+
+
+_OPENAI_REASONING: dict[str, object] = {
+    "reasoning": True,
+    "temperature": False,
+    "token_field": "max_completion_tokens",
+    "json_schema": True,
+}
+
+FAMILIES: tuple[tuple[str, ModelFacts], ...] = (
+    # OpenAI (platform.openai.com/docs/models)
+    (r"o1-mini|o1-preview", _row(128_000, 65_536, images=False, **{**_OPENAI_REASONING, "json_schema": False})),
+    (r"o3-mini", _row(200_000, 100_000, images=False, **_OPENAI_REASONING)),
+    (r"o[134](?!\d)", _row(200_000, 100_000, images=True, **_OPENAI_REASONING)),
+    (r"gpt-5.*chat", _row(128_000, 16_384, images=True, token_field="max_completion_tokens", json_schema=True)),
+    (r"gpt-[5-9]", _row(400_000, 128_000, images=True, **_OPENAI_REASONING)),
+    (r"gpt-4\.1", _row(1_047_576, 32_768, images=True, json_schema=True)),
+    (r"gpt-4o|chatgpt-4o", _row(128_000, 16_384, images=True, json_schema=True)),
+    (r"gpt-4-(turbo|vision)", _row(128_000, 4_096, images=True)),
+    (r"gpt-4", _row(8_192, 8_192, images=False)),
+    (r"gpt-3\.5", _row(16_385, 4_096, images=False)),
+    (r"gpt-oss", _row(131_072, 32_768, images=False, reasoning=True, json_schema=True)),
+    # Anthropic (docs.anthropic.com models overview)
+    (r"claude-3-(opus|sonnet|haiku)", _row(200_000, 4_096, images=True)),
+    (r"claude-3-5", _row(200_000, 8_192, images=True)),
+    (r"claude", _row(200_000, 64_000, images=True, reasoning=True)),
+    # Google (ai.google.dev models)
+    (r"gemini-1\.5-pro", _row(2_097_152, 8_192, images=True, json_schema=True)),
+    (r"gemini-(1\.5|2\.0)", _row(1_048_576, 8_192, images=True, json_schema=True)),
+    (r"gemini", _row(1_048_576, 65_536, images=True, reasoning=True, json_schema=True)),
+    (r"gemma-?3n?(?!.*(270m|1b))", _row(131_072, 8_192, images=True, tools=None)),
+    (r"gemma", _row(32_768, 8_192, images=False, tools=None)),
+    # DeepSeek (api-docs.deepseek.com)
+    (r"deepseek-(reasoner|r1)", _row(128_000, 64_000, images=False, reasoning=True)),
+    (r"deepseek-(vl|ocr)", _row(32_768, 8_192, images=True)),
+    (r"deepseek", _row(128_000, 8_192, images=False)),
+    # Alibaba Qwen
+    (r"qwen[\w.-]*-?(vl|omni)|qvq", _row(131_072, 8_192, images=True)),
+    (r"qwq|qwen3[\w.-]*thinking", _row(131_072, 32_768, images=False, reasoning=True)),
+    (r"qwen-?3", _row(131_072, 32_768, images=False, reasoning=True)),
+    (r"qwen2\.5-coder-(0\.5|1\.5)b", _row(32_768, 8_192, images=False, parallel_tools=False, json_schema=True)),
+    (r"qwen", _row(131_072, 8_192, images=False)),
+    # Others people use
+    (r"kimi-k2|moonshot.*(128k|k2)", _row(262_144, 32_768, images=False)),
+    (r"moonshot.*vision|kimi.*(vl|vision)", _row(131_072, 16_384, images=True)),
+    (r"moonshot|kimi", _row(131_072, 16_384, images=False)),
+    (r"glm-4[\w.]*v", _row(65_536, 16_384, images=True, reasoning=True)),
+    (r"glm-(4\.[5-9]|[5-9])", _row(131_072, 98_304, images=False, reasoning=True)),
+    (r"glm", _row(128_000, 4_096, images=False)),
+    (r"minimax", _row(204_800, 131_072, images=False, reasoning=True)),
+    (r"grok-(2|vision).*vision|grok-4", _row(256_000, 64_000, images=True, reasoning=True)),
+    (r"grok", _row(131_072, 32_768, images=False)),
+    (r"pixtral|mistral-(small|medium)", _row(131_072, 16_384, images=True)),
+    (r"mi[sx]tral|codestral|devstral|magistral|ministral", _row(131_072, 16_384, images=False)),
+    (r"llama-?4", _row(1_048_576, 16_384, images=True)),
+    (r"llama-?3\.2.*vision", _row(131_072, 8_192, images=True)),
+    (r"llama-?3\.[123]", _row(131_072, 8_192, images=False)),
+    (r"llama-?3", _row(8_192, 8_192, images=False, tools=None)),
+    (r"llava|moondream|minicpm-v", _row(4_096, None, images=True, tools=None)),
+    (r"phi-?4", _row(16_384, 8_192, images=False, tools=None)),
+    (r"smollm2?", _row(8_192, 2_048, images=False, tools=False, json_schema=True)),
+    (r"command-(r|a)", _row(128_000, 4_096, images=False)),
+    (r"scripted", _row(1_000_000, 100_000, images=True)),
+)
+"""First match wins, on the lower-cased id after its last slash. Figures as the vendors publish them."""
+
+_COMPILED = tuple((re.compile(rf"(?:^|[^a-z0-9])(?:{pattern})", re.ASCII), facts) for pattern, facts in FAMILIES)
+
+
+def facts_for(model: str, overrides: Capabilities | None = None, *, context_window: int | None = None) -> ModelFacts:
+    """The facts of a model id, with what the user set laid over them."""
+    short = model.lower().rsplit("/", 1)[-1]
+    facts = next((facts for pattern, facts in _COMPILED if pattern.search(short)), DEFAULTS)
+    changes: dict[str, object] = {}
+    if overrides is not None:
+        names = ("images", "tools", "parallel_tools", "reasoning", "json_schema")
+        changes = {name: value for name in names if (value := getattr(overrides, name)) is not None}
+    if context_window is not None:
+        changes["context_window"] = context_window
+    return replace(facts, **changes) if changes else facts  # pyright: ignore[reportArgumentType]
+
+
+def price_usd(model: str, usage: Usage, *, provider: str, local: bool) -> float | None:
+    """The price of a usage in USD from the offline genai-prices table; 0 for a local model, None when unknown."""
+    if local:
+        return 0.0
+    from genai_prices import Usage as PricedUsage
+    from genai_prices import calc_price
+
+    priced = PricedUsage(
+        input_tokens=usage.total_input,
+        cache_read_tokens=usage.cache_read_tokens or None,
+        cache_write_tokens=usage.cache_write_tokens or None,
+        output_tokens=usage.output_tokens,
+    )
+    for provider_id in (provider, None):
+        try:
+            return float(calc_price(priced, model.rsplit("/", 1)[-1] if provider_id is None else model, provider_id=provider_id).total_price)
+        except LookupError:
+            continue
+    return None

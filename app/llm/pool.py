@@ -1,0 +1,166 @@
+"""One `LLM` and one ledger a config name, in a visible pool; and the table from `api_type` to adapter.
+
+`LLMPool.get("planner") is LLMPool.get("planner")`; the same name with other settings is an error, never a silent reuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from app.config.load import load_config
+from app.config.settings import LLMSettings
+from app.config.vendors import VENDORS, Vendor, vendor_for
+from app.llm.adapters.accounts import quirks_of
+from app.llm.adapters.base import LLMAdapter
+from app.llm.client import LLM
+from app.llm.models import ModelFacts, facts_for
+from app.llm.retry import RetryPolicy, Sleep
+from app.llm.service import LLMService
+from app.llm.transport import Timeouts, Transport
+from app.schema.errors import ConfigError
+from app.schema.usage import Usage
+
+if TYPE_CHECKING:
+    from app.llm.adapters.embedded import EmbeddedHooks
+    from app.llm.adapters.openai_chat import ChatAccount
+
+NOT_BUILT = frozenset({"aws", "server"})
+"""Accounts whose dialect this version does not speak yet; named so that the error can say so."""
+
+
+class LLMPool:
+    """Makes and keeps the `LLM` of each config name. `adapters` overrides the adapter of a name, for tests and examples."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, LLMSettings],
+        *,
+        adapters: Mapping[str, LLMAdapter] | None = None,
+        embedded: EmbeddedHooks | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.service = LLMService()
+        self._settings = dict(settings)
+        self._adapters = dict(adapters or {})
+        self._embedded = embedded
+        self._sleep = sleep
+        self._transport = Transport()
+        self._clients: dict[str, LLM] = {}
+
+    def get(self, name: str = "default", settings: LLMSettings | None = None) -> LLM:
+        """The one `LLM` of this config name. `ConfigError` for an unknown name, or for other settings than before."""
+        known = self._clients.get(name)
+        if known is not None:
+            if settings is not None and settings != known.settings:
+                raise ConfigError(
+                    f"the model configuration {name!r} is in use with other settings",
+                    hint="give the other settings a name of their own",
+                )
+            return known
+        chosen = settings or self._settings.get(name)
+        if chosen is None:
+            names = ", ".join(sorted(self._settings)) or "none"
+            raise ConfigError(f"there is no [llm.{name}]", hint=f"known model configurations: {names}")
+        client = self._clients[name] = self._make(chosen if chosen.name == name else chosen.model_copy(update={"name": name}))
+        return client
+
+    @property
+    def totals(self) -> dict[str, Usage]:
+        """What each config name has spent in this process."""
+        return {name: client.usage for name, client in self._clients.items()}
+
+    async def close(self) -> None:
+        await self.service.close()
+        await self._transport.close()
+        self._clients.clear()
+
+    def _make(self, settings: LLMSettings) -> LLM:
+        vendor, _ = vendor_for(settings.api_type, settings.base_url)
+        facts = facts_for(settings.model, settings.capabilities, context_window=settings.context_window)
+        adapter = self._adapters.get(settings.name)
+        if adapter is None:
+            adapter, facts = self._make_adapter(settings, vendor, facts)
+        info = adapter.provider_info(settings.name)
+        retry = settings.retry
+        policy = RetryPolicy(
+            max_retries=retry.max_retries,
+            initial_delay_s=retry.initial_delay_s,
+            max_delay_s=retry.max_delay_s,
+            retry_after_cap_s=retry.retry_after_cap_s,
+        )
+        self.service.register_adapter([settings.name], adapter, retry_policy=policy)
+        return LLM.make(
+            settings, self.service, facts=facts, vendor=info.provider or info.name, local=info.local, sleep=self._sleep
+        )
+
+    def _make_adapter(
+        self, settings: LLMSettings, vendor: Vendor | None, facts: ModelFacts
+    ) -> tuple[LLMAdapter, ModelFacts]:
+        name = vendor.name if vendor else "openai"
+        if name == "test":
+            from app.llm.adapters.scripted import ScriptedAdapter, demonstration, load_script
+
+            return ScriptedAdapter(load_script(settings.script) if settings.script else demonstration), facts
+        if name == "embedded":
+            from app.llm.adapters.embedded import EmbeddedAdapter
+
+            embedded = EmbeddedAdapter(settings, self._transport, hooks=self._embedded)
+            return embedded, replace(embedded.facts)
+        if name in NOT_BUILT:
+            raise ConfigError(
+                f"api_type {settings.api_type!r} is not spoken by this version",
+                hint="use an OpenAI-compatible address of the vendor with api_type = \"openai\"",
+            )
+        from app.llm.adapters.openai_chat import OpenAIChatAdapter
+
+        account = _chat_account(settings, vendor or _unknown_cloud(settings.base_url))
+        return OpenAIChatAdapter(account, self._transport, route=settings.name, facts=facts), facts
+
+
+def _unknown_cloud(base_url: str) -> Vendor:
+    host = urlsplit(base_url).hostname or base_url
+    return replace(VENDORS["openai"], name="openai-compatible", label=host, base_url="", default_model="")
+
+
+def _chat_account(settings: LLMSettings, vendor: Vendor) -> ChatAccount:
+    from app.llm.adapters.openai_chat import ChatAccount
+
+    base_url = settings.base_url or vendor.base_url
+    if not base_url:
+        raise ConfigError(f"{vendor.label} needs base_url", hint=f"set base_url under [llm] (config {settings.name!r})")
+    if not settings.model:
+        raise ConfigError(f"no model is named for {vendor.label}", hint="set `model` under [llm], or use --model")
+    timeout = settings.timeout
+    variables = " or ".join(vendor.key_env)
+    return ChatAccount(
+        vendor=vendor.name,
+        label=vendor.label,
+        base_url=base_url.rstrip("/"),
+        api_key=settings.api_key.get_secret_value(),
+        local=vendor.local,
+        headers=settings.headers,
+        timeouts=Timeouts(timeout.connect_s, timeout.first_byte_s, timeout.idle_s, timeout.total_s),
+        quirks=quirks_of(vendor.name),
+        azure_version=(settings.api_version or "2024-10-21") if vendor.name == "azure" else None,
+        key_hint=f"set api_key under [llm]{f', or the variable {variables}' if variables else ''}",
+    )
+
+
+_default: LLMPool | None = None
+
+
+def default_pool() -> LLMPool:
+    """The pool behind `LLM("name")`: the one set last, else a new one of the configuration in force."""
+    if _default is None:
+        set_default_pool(LLMPool(load_config().llm))
+        assert _default is not None
+    return _default
+
+
+def set_default_pool(pool: LLMPool | None) -> None:
+    global _default  # noqa: PLW0603
+    _default = pool

@@ -1,0 +1,203 @@
+"""HTTP for adapters: one aiohttp session for the process, time limits, and every transport fault as an `LLMError`.
+
+No retry, no redirect (a key would leak), no decoding of what a reply means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from app import __version__
+from app.schema.errors import LLMError
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession, ClientTimeout
+
+USER_AGENT = f"dragoman/{__version__}"
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `idle_s` bounds each silence inside a body, `total_s` one whole attempt (None = unbounded)."""
+
+    connect_s: float = 10.0
+    first_byte_s: float = 120.0
+    idle_s: float = 120.0
+    total_s: float | None = None
+
+
+class Response:
+    """A reply whose headers have arrived; header names are lower-case."""
+
+    def __init__(self, response: ClientResponse, where: str, timeouts: Timeouts) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
+        self._response = response
+        self._where = where
+        self._timeouts = timeouts
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. A silence over `idle_s` is `TIMEOUT`; the clock stops while the consumer works."""
+        content = self._response.content
+        idle = self._timeouts.idle_s
+        try:
+            while True:
+                chunk = content.read_nowait()
+                if not chunk:
+                    async with asyncio.timeout(idle):
+                        chunk = await content.readany()
+                    if not chunk:
+                        return
+                yield chunk
+        except TimeoutError:
+            raise LLMError(f"{self._where} sent nothing for {idle:g} s", "TIMEOUT", hint="raise timeout.idle_s of this model") from None
+        except Exception as error:
+            raise transport_error(error, self._where) from error
+
+    async def read(self) -> bytes:
+        """The whole body, at most 64 MiB."""
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in self.chunks():
+            parts.append(chunk)
+            size += len(chunk)
+            if size > MAX_BODY_BYTES:
+                raise LLMError(f"{self._where} sent more than 64 MiB", "MALFORMED_RESPONSE")
+        return b"".join(parts)
+
+
+class Transport:
+    """Connections shared by all adapters of a pool. Sessions belong to the running event loop and are made on first use."""
+
+    def __init__(self) -> None:
+        self._session: ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._proxies: dict[str, str | None] = {}
+        self._client_timeouts: dict[float, ClientTimeout] = {}
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None, timeouts: Timeouts
+    ) -> AsyncIterator[Response]:
+        """Send one request; the connection is freed when the context ends, also in the middle of the body."""
+        where = _where(url)
+        async with AsyncExitStack() as stack:
+            if timeouts.total_s is not None:
+                stack.push_async_exit(_total_limit(timeouts.total_s, where))
+                await stack.enter_async_context(asyncio.timeout(timeouts.total_s))
+            response = await self._open(method, url, headers, body, timeouts, where)
+            stack.callback(response.close)
+            yield Response(response, where, timeouts)
+            # A body read to its end gives the connection back to the pool; otherwise close() drops it.
+            if response.content.at_eof():
+                response.release()
+
+    async def _open(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeouts: Timeouts, where: str
+    ) -> ClientResponse:
+        import aiohttp
+
+        session = self._get_session()
+        try:
+            async with asyncio.timeout(timeouts.first_byte_s):
+                return await session.request(
+                    method,
+                    url,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=self._proxy_for(url),
+                    timeout=self._client_timeout(timeouts.connect_s),
+                )
+        except aiohttp.ConnectionTimeoutError as error:
+            raise LLMError(f"{where} did not accept a connection within {timeouts.connect_s:g} s", "TIMEOUT") from error
+        except TimeoutError as error:
+            raise LLMError(
+                f"{where} did not answer within {timeouts.first_byte_s:g} s",
+                "TIMEOUT",
+                hint="raise timeout.first_byte_s of this model; slow local models need minutes",
+            ) from error
+        except Exception as error:
+            raise transport_error(error, where) from error
+
+    def _get_session(self) -> ClientSession:
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session.closed or self._loop is not loop:
+            import aiohttp
+
+            self._loop = loop
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
+                headers={"User-Agent": USER_AGENT},
+                skip_auto_headers=("Accept-Encoding",),
+                read_bufsize=2**18,
+            )
+        return self._session
+
+    def _client_timeout(self, connect_s: float) -> ClientTimeout:
+        if connect_s not in self._client_timeouts:
+            from aiohttp import ClientTimeout
+
+            self._client_timeouts[connect_s] = ClientTimeout(total=None, connect=connect_s)
+        return self._client_timeouts[connect_s]
+
+    def _proxy_for(self, url: str) -> str | None:
+        # Looked up once a host: reading the environment at each request costs more than the request.
+        parts = urlsplit(url)
+        key = f"{parts.scheme}://{parts.netloc}"
+        if key not in self._proxies:
+            host = parts.hostname or ""
+            bypass = host in ("localhost", "::1") or host.startswith("127.") or bool(urllib.request.proxy_bypass(host))
+            self._proxies[key] = None if bypass else urllib.request.getproxies().get(parts.scheme)
+        return self._proxies[key]
+
+    async def close(self) -> None:
+        if self._session is not None and self._loop is asyncio.get_running_loop():
+            await self._session.close()
+        self._session = None
+
+
+def _total_limit(seconds: float, where: str) -> Callable[..., Awaitable[bool]]:
+    async def turn(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if kind is TimeoutError:
+            raise LLMError(f"{where} did not finish within {seconds:g} s", "TIMEOUT", hint="raise timeout.total_s") from error
+        return False
+
+    return turn
+
+
+def _where(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rsplit('@', 1)[-1]}"
+
+
+def transport_error(error: Exception, where: str) -> LLMError:
+    """The `LLMError` of an aiohttp or operating-system fault; our own errors pass unchanged."""
+    import aiohttp
+
+    if isinstance(error, LLMError):
+        return error
+    detail = str(error) or type(error).__name__
+    match error:
+        case aiohttp.ClientSSLError() | ssl.SSLError():
+            return LLMError(f"the TLS set-up of {where} was refused: {detail}", "TLS", hint="check the address, or the CA bundle (SSL_CERT_FILE)")
+        case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
+            return LLMError(f"the proxy on the way to {where} failed", "TRANSPORT", hint="check HTTPS_PROXY and NO_PROXY")
+        case aiohttp.ClientConnectorDNSError():
+            return LLMError(f"the host of {where} cannot be found: {detail}", "TRANSPORT", hint="check base_url and the network")
+        case aiohttp.ClientConnectorError():
+            return LLMError(f"cannot connect to {where}: {error.os_error.strerror or detail}", "TRANSPORT", hint=f"is a server running at {where}? check base_url")
+        case aiohttp.ClientPayloadError():
+            return LLMError(f"{where} broke off in the middle of its reply", "STREAM_CLOSED")
+        case aiohttp.InvalidURL():
+            return LLMError(f"{where} is not an address", "TRANSPORT", hint="check base_url")
+        case _:
+            return LLMError(f"the connection to {where} broke: {detail}", "TRANSPORT")
