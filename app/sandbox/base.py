@@ -13,7 +13,7 @@ class CommandResult:
     """A command that ended. `exit_code` is None when the time limit ended it; texts are decoded with replacement.
 
     `stdout`/`stderr` hold at most the sandbox's capture limit, head and tail, with a marker in between; the whole
-    output is in the file `spill` then (None when nothing was cut).
+    output is in the file `spill` then (None when nothing was cut), and `omitted` counts the bytes left out.
     """
 
     exit_code: int | None
@@ -22,6 +22,7 @@ class CommandResult:
     seconds: float
     timed_out: bool = False
     spill: Path | None = None
+    omitted: int = 0
 
 
 class Process(Protocol):
@@ -46,7 +47,10 @@ class Sandbox(Protocol):
     async def run(
         self, argv: tuple[str, ...], *, timeout_s: float, env: Mapping[str, str] | None = None
     ) -> CommandResult:
-        """Run to its end; on the time limit or cancellation the whole process group ends (TERM, then KILL)."""
+        """Run to its end; on the time limit or cancellation the whole process group ends (TERM, then KILL).
+
+        `env` is laid over the sandbox's own environment. Raises `SandboxError` when the command cannot be started.
+        """
         ...
 
     async def start(self, argv: tuple[str, ...]) -> Process:

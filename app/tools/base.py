@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_type_hints
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
@@ -21,7 +23,7 @@ Effect = Literal["read", "idempotent", "once"]
 class Args(BaseModel):
     """Base of a tool's argument model. Unknown keys never reach it: the toolbox drops them with a note."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
@@ -39,7 +41,8 @@ class RunEnd:
 class ToolOutput:
     """What a tool brings back: text for the model, images, and what it means for the run.
 
-    `ok=False` marks a result the model must read as a failure (a command that exited with 3 is still a result).
+    `ok=False` marks a result the model must read as a failure. When the tool itself left something out of `text`,
+    `omitted` counts it and `saved` is the file with everything; the toolbox then writes no file of its own.
     """
 
     text: str = ""
@@ -47,14 +50,20 @@ class ToolOutput:
     ok: bool = True
     ends_run: RunEnd | None = None
     plan: Plan | None = None
+    saved: Path | None = None
+    omitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Why a call needs a person's word: the reason, and what to show (a command, code, a diff)."""
+    """Why a call needs a person's word: the reason, and what to show (a command, code, a diff).
+
+    `crosses_border` says that the act may reach outside the workspace; the policy `auto` refuses it then.
+    """
 
     reason: str
     preview: str = ""
+    crosses_border: bool = False
 
 
 class Tool(Generic[ArgsT]):
@@ -78,8 +87,17 @@ class Tool(Generic[ArgsT]):
         """The approval this call needs, or None. Asked before `run`, never for harmless reads."""
         return None
 
+    def effect_of(self, args: ArgsT) -> Effect:
+        """The effect of this one call, for tools whose commands differ (a view reads, an edit does not)."""
+        return self.effect
+
     async def close(self) -> None:
         """Free what the tool holds; called once, when its toolbox closes."""
+
+    @property
+    def blocking(self) -> bool:
+        """Whether `run` is a plain method, which the toolbox then keeps off the event loop."""
+        return not inspect.iscoroutinefunction(self.run)
 
     @property
     def spec(self) -> ToolSpec:
@@ -100,30 +118,32 @@ def argument_schema(model: type[BaseModel]) -> dict[str, JSON]:
     return plain
 
 
-def _simplify(node: Any, definitions: dict[str, Any]) -> Any:
-    # JSON Schema is open-ended JSON, hence Any.
+def _simplify(node: JSON, definitions: dict[str, JSON]) -> JSON:
     if isinstance(node, list):
-        return [_simplify(item, definitions) for item in node]  # pyright: ignore[reportUnknownVariableType]
+        return [_simplify(item, definitions) for item in cast("list[JSON]", node)]
     if not isinstance(node, dict):
         return node
-    if "$ref" in node:
-        return _simplify(definitions[node["$ref"].rsplit("/", 1)[-1]], definitions)
-    options = node.get("anyOf")
-    if isinstance(options, list) and {"type": "null"} in options:
-        rest = [option for option in options if option != {"type": "null"}]  # pyright: ignore[reportUnknownVariableType]
-        if len(rest) == 1:  # pyright: ignore[reportUnknownArgumentType]
-            merged = {key: value for key, value in node.items() if key != "anyOf"} | rest[0]  # pyright: ignore[reportUnknownVariableType]
-            return _simplify({k: v for k, v in merged.items() if not (k == "default" and v is None)}, definitions)
-    out: dict[str, Any] = {}
-    for key, value in node.items():  # pyright: ignore[reportUnknownVariableType]
-        if key == "title" and isinstance(value, str):
+    schema = cast("dict[str, JSON]", node)
+    if "$ref" in schema:
+        return _simplify(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
+    options = cast("list[JSON]", schema.get("anyOf") or [])
+    if {"type": "null"} in options:
+        rest = [option for option in options if option != {"type": "null"}]
+        if len(rest) == 1:
+            merged = {key: value for key, value in schema.items() if key != "anyOf"} | rest[0]
+            return _simplify(merged, definitions)
+    out: dict[str, JSON] = {}
+    for key, value in schema.items():
+        if (key == "title" and isinstance(value, str)) or (key == "default" and value is None):
             continue
-        if key == "default" and value is None:
+        if key in ("exclusiveMinimum", "exclusiveMaximum"):
+            # Not in the subset of JSON Schema that every provider knows; validation here still holds them.
             continue
         if key == "properties":
+            # A property may be called "title" or "default"; only its own schema is simplified.
             out[key] = {name: _simplify(prop, definitions) for name, prop in value.items()}
         else:
-            out[key] = _simplify(value, definitions)  # pyright: ignore[reportUnknownArgumentType]
+            out[key] = _simplify(value, definitions)
     return out
 
 
@@ -135,7 +155,7 @@ class FunctionTool(Tool[BaseModel]):
         self.description = description  # pyright: ignore[reportAttributeAccessIssue]
         self.effect = effect  # pyright: ignore[reportAttributeAccessIssue]
         self._function = function
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
         fields: dict[str, Any] = {}
         for parameter in inspect.signature(function).parameters.values():
             if hints.get(parameter.name) is RunContext:
@@ -150,23 +170,32 @@ class FunctionTool(Tool[BaseModel]):
         values = {field: getattr(args, field) for field in type(args).model_fields}
         if self._context_name:
             values[self._context_name] = ctx
-        return self._run_async(values) if self._is_async else _as_output(self._function(**values))
+        return self._run_async(values) if self._is_async else as_output(self._function(**values))
 
     async def _run_async(self, values: dict[str, Any]) -> ToolOutput:
-        return _as_output(await self._function(**values))
+        return as_output(await self._function(**values))
 
     @property
     def blocking(self) -> bool:
         return not self._is_async
 
 
-def _as_output(value: object) -> ToolOutput:
-    return value if isinstance(value, ToolOutput) else ToolOutput("" if value is None else str(value))
+def as_output(value: object) -> ToolOutput:
+    """What a tool returned, as a `ToolOutput`: text as it is, None as no text, everything else as JSON."""
+    match value:
+        case ToolOutput():
+            return value
+        case None:
+            return ToolOutput()
+        case str():
+            return ToolOutput(value)
+        case BaseModel():
+            return ToolOutput(value.model_dump_json())
+        case _:
+            return ToolOutput(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def tool(
-    function: Callable[..., Any] | None = None, *, name: str | None = None, effect: Effect = "once"
-) -> Any:
+def tool(function: Callable[..., Any] | None = None, *, name: str | None = None, effect: Effect = "once") -> Any:
     """Make a tool of a function: its name, docstring and annotated parameters become the tool's.
 
     A parameter annotated `RunContext` receives the run's context and is not shown to the model.
