@@ -68,11 +68,12 @@ def load_config(
     _add_mcp_servers(layers, find_mcp(file), findings)
     _expand(layers.tree, (), env, findings)
     _fold_default(layers)
+    model_in_file = bool(layers.get(("llm", "model")))
     _apply_environment(layers, env)
     _apply_flags(layers, flags or {}, findings)
 
     sections = _check_sections(layers.tree, findings)
-    models, model_places = resolve_models(layers, env, detected, findings)
+    models, model_places = resolve_models(layers, env, findings, detected=detected, model_in_file=model_in_file)
     sections["agents"] = _check_agents(layers.tree.get("agents", {}), model_names(layers.table("llm")), findings)
     findings.raise_if_any(_HINT)
     config = Config(llm=models, path=file, **sections)  # pyright: ignore[reportArgumentType]

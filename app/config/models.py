@@ -10,7 +10,16 @@ from app.config.check import Findings, check_table, nearest_hint, settable, tabl
 from app.config.settings import LLMSettings
 from app.config.sources import KeyPath, Place, Source, Table
 from app.config.values import is_placeholder, normalise_base_url
-from app.config.vendors import VENDORS, Vendor, base_url_from_env, is_dialect, key_from_env, vendor_for, vendor_from_env
+from app.config.vendors import (
+    VENDORS,
+    Vendor,
+    base_url_from_env,
+    is_dialect,
+    key_from_env,
+    same_server,
+    vendor_for,
+    vendor_from_env,
+)
 from app.schema.errors import ConfigError
 
 _ACCOUNT_KEYS = ("api_type", "base_url", "api_key")
@@ -18,19 +27,24 @@ _BOUND_TO_ACCOUNT = ("api_key", "api_version", "headers")
 
 
 def resolve_models(
-    layers: Source, env: Mapping[str, str], detected: LLMSettings | None, findings: Findings
+    layers: Source,
+    env: Mapping[str, str],
+    findings: Findings,
+    *,
+    detected: LLMSettings | None = None,
+    model_in_file: bool = False,
 ) -> tuple[dict[str, LLMSettings], dict[KeyPath, Place]]:
     """All model configurations by name, and the place of each of their keys.
 
-    `default` is left out when nothing names an account for it. Problems go to `findings`.
+    `default` is left out when nothing names an account for it and no file its model. Problems go to `findings`.
     """
     raw = layers.tree.get("llm", {})
     if not isinstance(raw, dict):
         check_table(LLMSettings, raw, ("llm",), findings)
         return {}, {}
-    own_keys = settable(LLMSettings)
-    base, tables = _split(cast(Table, raw), own_keys)
-    has_default = _complete_base(base, layers, env, detected)
+    _expand_timeouts(layers)
+    base, tables = _split(layers.table("llm"))
+    has_default = _complete_base(base, layers, env, detected) or model_in_file
     places = {("llm", "default", *path[1:]): place for path, place in layers.places.items() if path[:1] == ("llm",)}
     sound = check_table(LLMSettings, base, ("llm",), findings) is not None
 
@@ -66,22 +80,25 @@ def merged(base: Mapping[str, object], own: Mapping[str, object]) -> Table:
     return result
 
 
-def _split(raw: Table, own_keys: list[str]) -> tuple[Table, dict[str, Table]]:
+def _split(raw: Table) -> tuple[Table, dict[str, Table]]:
     """The keys of `[llm]` itself and the named tables under it; `retry` and the like are keys."""
+    own_keys = settable(LLMSettings)
     base: Table = {}
     tables: dict[str, Table] = {}
     for key, value in raw.items():
         if isinstance(value, dict) and key not in own_keys:
-            tables[key] = _with_timeout_table(cast(Table, value))
+            tables[key] = cast(Table, value)
         else:
             base[key] = value
-    return _with_timeout_table(base), tables
+    return base, tables
 
 
-def _with_timeout_table(table: Table) -> Table:
-    timeout = table.get("timeout")
-    plain = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    return {**table, "timeout": {"total_s": timeout}} if plain else table
+def _expand_timeouts(layers: Source) -> None:
+    """`timeout = 60` means `timeout = { total_s = 60 }`, so that it can be merged like any table."""
+    for path in (("llm", "timeout"), *(("llm", name, "timeout") for name in layers.table("llm"))):
+        value = layers.get(path)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            layers.set(path, {"total_s": value}, layers.places[path])
 
 
 def _complete_base(base: Table, layers: Source, env: Mapping[str, str], detected: LLMSettings | None) -> bool:
@@ -96,8 +113,7 @@ def _complete_base(base: Table, layers: Source, env: Mapping[str, str], detected
         origin = Place("detected")
         extra = {name: getattr(detected, name) for name in ("api_type", "base_url", "model")}
     else:
-        place = layers.places.get(("llm", "model"))
-        return bool(_text(base, "model")) and place is not None and place.line > 0
+        return False
     for key, value in extra.items():
         if not _text(base, key):
             base[key] = value
@@ -130,8 +146,6 @@ def _inherit_places(name: str, values: Table, places: dict[KeyPath, Place], from
     """The place of each key of `values`: in the table itself, else in `[llm]`."""
     for path in _paths(values, ()):
         place = from_file.get(("llm", name, *path)) or from_file.get(("llm", *path))
-        if place is None and path[0] == "timeout":
-            place = from_file.get(("llm", name, "timeout")) or from_file.get(("llm", "timeout"))
         if place:
             places[("llm", name, *path)] = place
 
@@ -204,7 +218,7 @@ def _account_vendor(api_type: str, base_url: str, env: Mapping[str, str]) -> Ven
     """Whose key fits: the vendor of the label or address. `OPENAI_BASE_URL` pairs its host with OpenAI's key."""
     vendor, _known = vendor_for(api_type, base_url)
     paired = base_url_from_env(VENDORS["openai"], env)
-    if is_dialect(api_type) and base_url and paired and paired[1].rstrip("/") == base_url:
+    if is_dialect(api_type) and paired and same_server(paired[1], base_url):
         return VENDORS["openai"]
     return vendor
 

@@ -128,7 +128,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
     pending: list[str] = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         if not pending and (not line.strip() or line.lstrip().startswith("#")):
             continue
         pending.append(line)

@@ -142,6 +142,11 @@ def vendor_for(api_type: str, base_url: str) -> tuple[Vendor | None, bool]:
     return next((vendor for vendor in _ROWS if not vendor.local and _owns(vendor, host)), None), known
 
 
+def same_server(one: str, other: str) -> bool:
+    """Whether two addresses name the same host and port, however they are written."""
+    return _host_and_port(one)[0] != "" and _host_and_port(one) == _host_and_port(other)
+
+
 def key_from_env(vendor: Vendor, env: Mapping[str, str]) -> tuple[str, str] | None:
     """(variable, key) of the first of the vendor's variables that holds a real key."""
     for name in vendor.key_env:
