@@ -284,6 +284,7 @@ async def test_an_environment_without_pip_uses_the_one_that_python_brings(monkey
 def test_models_are_found_by_name_by_default_or_by_path(tmp_path: Path) -> None:
     assert find_model("").name == DEFAULT_MODEL == "qwen2.5-coder-1.5b"
     assert find_model("smollm2-135m").max_tools == 0
+    assert find_model("Qwen2.5-Coder-1.5B-Instruct") is find_model("")
     own = tmp_path / "My-Model.GGUF"
     own.write_bytes(b"GGUF")
     row = find_model(str(own))

@@ -118,12 +118,11 @@ MODELS: dict[str, EmbeddedModel] = {
 def find_model(name: str) -> EmbeddedModel:
     """The row of `name` ("" = the default), or a row for the GGUF file that `name` is the path of.
 
-    Raises `ConfigError` naming the models there are.
+    Case and the publisher's ending `-instruct` do not matter. Raises `ConfigError` naming the models there are.
     """
-    if not name:
-        return MODELS[DEFAULT_MODEL]
-    if name in MODELS:
-        return MODELS[name]
+    row = MODELS.get((name or DEFAULT_MODEL).lower().removesuffix("-instruct"))
+    if row is not None:
+        return row
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf" and path.is_file():
         return EmbeddedModel(path.stem, str(path.absolute()), path.stat().st_size, origin=path.name)
