@@ -76,6 +76,9 @@ class ToolCallAgent(ReActAgent):
         self._begin()
         return await super().run(task, ctx, images=images)  # pyright: ignore[reportUnknownArgumentType]
 
+    async def close(self) -> None:
+        await self.toolbox.close()
+
     async def step(self, ctx: RunContext, *, last: bool) -> Ending | None:
         reply = await self.think(ctx, last=last)
         if reply.finish.reason == "max-tokens":

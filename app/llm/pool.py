@@ -107,9 +107,16 @@ class LLMPool:
             return ScriptedAdapter(load_script(settings.script) if settings.script else demonstration), facts
         if name == "embedded":
             from app.llm.adapters.embedded import EmbeddedAdapter
+            from app.llm.embedded.catalog import find_model
 
-            embedded = EmbeddedAdapter(settings, self._transport, hooks=self._embedded)
-            return embedded, replace(embedded.facts)
+            adapter = EmbeddedAdapter(
+                find_model(settings.model),
+                self._transport,
+                route=settings.name,
+                timeouts=_timeouts(settings),
+                hooks=self._embedded,
+            )
+            return adapter, adapter.facts
         if name in NOT_BUILT:
             raise ConfigError(
                 f"api_type {settings.api_type!r} is not spoken by this version",
@@ -119,6 +126,11 @@ class LLMPool:
 
         account = _chat_account(settings, vendor or _unknown_cloud(settings.base_url))
         return OpenAIChatAdapter(account, self._transport, route=settings.name, facts=facts), facts
+
+
+def _timeouts(settings: LLMSettings) -> Timeouts:
+    limits = settings.timeout
+    return Timeouts(limits.connect_s, limits.first_byte_s, limits.idle_s, limits.total_s)
 
 
 def _unknown_cloud(base_url: str) -> Vendor:
@@ -134,7 +146,6 @@ def _chat_account(settings: LLMSettings, vendor: Vendor) -> ChatAccount:
         raise ConfigError(f"{vendor.label} needs base_url", hint=f"set base_url under [llm] (config {settings.name!r})")
     if not settings.model:
         raise ConfigError(f"no model is named for {vendor.label}", hint="set `model` under [llm], or use --model")
-    timeout = settings.timeout
     variables = " or ".join(vendor.key_env)
     return ChatAccount(
         vendor=vendor.name,
@@ -143,7 +154,7 @@ def _chat_account(settings: LLMSettings, vendor: Vendor) -> ChatAccount:
         api_key=settings.api_key.get_secret_value(),
         local=vendor.local,
         headers=settings.headers,
-        timeouts=Timeouts(timeout.connect_s, timeout.first_byte_s, timeout.idle_s, timeout.total_s),
+        timeouts=_timeouts(settings),
         quirks=quirks_of(vendor.name),
         azure_version=(settings.api_version or "2024-10-21") if vendor.name == "azure" else None,
         key_hint=f"set api_key under [llm]{f', or the variable {variables}' if variables else ''}",
