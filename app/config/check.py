@@ -129,7 +129,7 @@ def _sentence(model: type[Settings], raw: Table, path: KeyPath, detail: ErrorDet
         return f"{table_label((*path, *keys[:-1]))} {keys[-1]}: {detail['msg']}"
     which = f", item {item + 1}," if isinstance(item, int) else ""
     wanted = wanted.format(**_plain(detail.get("ctx", {})))
-    quote = not any(_SECRETISH.search(key) for key in (*path[-2:], *keys))
+    quote = not any(_SECRETISH.search(key) for key in keys)
     return f"{table_label((*path, *keys[:-1]))} {keys[-1]}{which} must be {wanted}, found {_found(value, quote=quote)}"
 
 

@@ -43,7 +43,8 @@ def config_warnings(config: Config, *, used_names: Collection[str] = AGENTS) -> 
     """What a user should know, a sentence each: unused tables, placeholder or missing keys, unknown labels."""
     if "default" not in config.llm:
         yield "[llm] names no model; a local server or the embedded model is looked for at the start"
-    used = {"default", *used_names, *(agent.llm for agent in config.agents.values() if agent.llm), *config.agents}
+    used = {"default", *used_names, *(agent.llm for agent in config.agents.values() if agent.llm)}
+    used |= {name.lower() for name in config.agents}
     used |= {other for settings in config.llm.values() for other in settings.fallback}
     for name, settings in config.llm.items():
         if name not in used:
