@@ -8,6 +8,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from app.config.settings import Config, LLMSettings, ProxySettings
+from app.schema.errors import ConfigError
 from tests.config.conftest import Lab
 
 GATEWAY = "https://gateway.example.com/v1"
@@ -365,3 +366,11 @@ def test_errors_of_settings_built_in_code_do_not_quote_values() -> None:
         LLMSettings(api_key=["SECRET"])  # pyright: ignore[reportArgumentType]
     assert "SECRET" not in str(caught.value)
     assert "hunter2" not in repr(ProxySettings(server="http://me:hunter2@proxy"))
+
+
+def test_a_model_configuration_that_does_not_exist_names_those_that_do(lab: Lab) -> None:
+    config = lab.load('[llm]\nmodel = "a"\n[llm.b]')
+    assert config.llm_for("b").name == "b"
+    with pytest.raises(ConfigError, match=r"there is no \[llm\.c\]") as caught:
+        config.llm_for("c")
+    assert caught.value.hint == "known model configurations: b, default"

@@ -136,3 +136,7 @@ def test_address_variables() -> None:
 )
 def test_labels_that_only_say_how_to_speak(label: str, dialect: bool) -> None:
     assert is_dialect(label) is dialect
+
+
+def test_an_address_that_cannot_be_read_does_not_decide() -> None:
+    assert vendor_for("openai", "http://h:port") == (VENDORS["openai"], True)
