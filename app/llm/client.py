@@ -75,7 +75,7 @@ class LLM(metaclass=_ByName):
         self.counter = TokenCounter(settings.model)
         self._service = service
         self._config = CallConfig(
-            settings.name, settings.model, settings.reasoning_effort, settings.temperature, settings.max_tokens
+            settings.name, settings.model, settings.reasoning_effort, _temperature(settings, facts), settings.max_tokens
         )
         self._sleep = sleep
         return self
@@ -156,6 +156,9 @@ class LLM(metaclass=_ByName):
                 raise
             ctx.notice("INVALID_TOOL_CALL", f"{error.message}; the tools are offered as text for this step")
             return await self._ask_in_text(request, hint, ctx)
+        if self.facts.tool_choice_required and reply.message.tool_calls:
+            # What a very small model says beside a forced call is noise that misleads it in the next step.
+            return _with_content(reply, reply.message.tool_calls)
         return reply if self.settings.tools == "native" else _read_calls(reply, tools)
 
     async def _ask_in_text(self, request: ModelRequest, hint: str, ctx: RunContext) -> ModelReply:
@@ -165,9 +168,10 @@ class LLM(metaclass=_ByName):
             "response_format", self.settings.model
         )
         schema = textcalls.schema_for(request.tools, allow_text=not required) if takes_schema else None
+        answer = "words" if schema is None else "json"
         text_request = replace(
             request,
-            system=f"{request.system}\n\n{textcalls.describe_tools(request.tools)}".strip(),
+            system=f"{request.system}\n\n{textcalls.describe_tools(request.tools, answer=answer)}".strip(),
             messages=textcalls.as_text_history(request.messages),
             tools=(),
             tool_choice="auto",
@@ -292,6 +296,11 @@ class LLM(metaclass=_ByName):
 
 def _as_messages(messages: Sequence[Message] | str) -> tuple[Message, ...]:
     return (user_message(messages),) if isinstance(messages, str) else tuple(messages)
+
+
+def _temperature(settings: LLMSettings, facts: ModelFacts) -> float | None:
+    """Very small models do what they are told only at temperature 0; for others nothing is assumed."""
+    return 0.0 if settings.temperature is None and facts.small else settings.temperature
 
 
 def _with_hint(request: ModelRequest, hint: str) -> ModelRequest:

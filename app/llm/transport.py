@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -74,6 +75,16 @@ class Response:
         return b"".join(parts)
 
 
+class _ConnectionUse:
+    """Whether a request went out on a connection that had served before."""
+
+    reused = False
+
+
+async def _note_reuse(session: object, context: SimpleNamespace, params: object) -> None:
+    context.trace_request_ctx.reused = True
+
+
 class Transport:
     """Connections shared by all adapters of a pool. Sessions belong to the running event loop and are made on first use."""
 
@@ -106,17 +117,27 @@ class Transport:
         import aiohttp
 
         session = self._get_session()
+        use = _ConnectionUse()
         try:
             async with asyncio.timeout(timeouts.first_byte_s):
-                return await session.request(
-                    method,
-                    url,
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    proxy=self._proxy_for(url),
-                    timeout=self._client_timeout(timeouts.connect_s),
-                )
+                while True:
+                    use.reused = False
+                    try:
+                        return await session.request(
+                            method,
+                            url,
+                            data=body,
+                            headers=headers,
+                            allow_redirects=False,
+                            proxy=self._proxy_for(url),
+                            timeout=self._client_timeout(timeouts.connect_s),
+                            trace_request_ctx=use,
+                        )
+                    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                        # A kept connection that the server had closed meanwhile (llama.cpp does so after each
+                        # stream) says nothing about the server: the request goes out again on another one.
+                        if not use.reused:
+                            raise
         except aiohttp.ConnectionTimeoutError as error:
             raise LLMError(f"{where} did not accept a connection within {timeouts.connect_s:g} s", "TIMEOUT") from error
         except TimeoutError as error:
@@ -133,8 +154,11 @@ class Transport:
         if self._session is None or self._session.closed or self._loop is not loop:
             import aiohttp
 
+            trace = aiohttp.TraceConfig()
+            trace.on_connection_reuseconn.append(_note_reuse)
             self._loop = loop
             self._session = aiohttp.ClientSession(
+                trace_configs=[trace],
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
                 headers={"User-Agent": USER_AGENT},
                 skip_auto_headers=("Accept-Encoding",),

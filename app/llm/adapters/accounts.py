@@ -38,6 +38,8 @@ QUIRKS: dict[str, Quirks] = {
     "zhipu": Quirks(reasoning_replay=True, effort_style="deepseek"),
     "openrouter": Quirks(effort_style="openrouter"),
     "groq": Quirks(token_field="max_completion_tokens", parallel_tool_calls=True),
+    "llama.cpp": Quirks(parallel_tool_calls=True),
+    "embedded": Quirks(parallel_tool_calls=True),
     "mistral": Quirks(stream_usage=False),
 }
 

@@ -64,13 +64,15 @@ class ChatEncoder:
         self._quirks = quirks
         self._key = f"chat:{route}" if quirks.reasoning_replay else "chat"
 
-    def body(self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool) -> bytes:
-        """The request's JSON bytes; always a streaming request."""
+    def body(
+        self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool, one_call: bool = False
+    ) -> bytes:
+        """The request's JSON bytes; always a streaming request. `one_call` asks for at most one call in the reply."""
         return b"".join(
             (
                 self._head(request, learned),
                 b",".join(self._messages(request, learned)),
-                self._tail(request, learned, token_field=token_field, temperature=temperature),
+                self._tail(request, learned, token_field=token_field, temperature=temperature, one_call=one_call),
             )
         )
 
@@ -101,11 +103,15 @@ class ChatEncoder:
                 waiting.append(encoded.after)
         yield from waiting
 
-    def _tail(self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool) -> bytes:
+    def _tail(
+        self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool, one_call: bool
+    ) -> bytes:
         config = request.config
         options: dict[str, Any] = {}
         if request.tools and request.tool_choice != "auto" and "tool_choice" not in learned.dropped:
             options["tool_choice"] = request.tool_choice
+        if request.tools and one_call and "parallel_tool_calls" not in learned.dropped:
+            options["parallel_tool_calls"] = False
         if config.max_tokens is not None:
             options[learned.token_field or token_field] = config.max_tokens
         if config.temperature is not None and temperature and "temperature" not in learned.dropped:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from app import paths
+from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter, ModelInfo, ProviderInfo
 from app.llm.adapters.openai_chat import ChatAccount, OpenAIChatAdapter
 from app.llm.embedded.catalog import EmbeddedModel
@@ -54,7 +55,15 @@ def facts_of(row: EmbeddedModel) -> ModelFacts:
 class EmbeddedAdapter(LLMAdapter):
     """Starts its server at the first request and ends it at `close`. Requests are one at a time: the model has one slot."""
 
-    def __init__(self, row: EmbeddedModel, transport: Transport, *, route: str, timeouts: Timeouts, hooks: EmbeddedHooks | None) -> None:
+    def __init__(
+        self,
+        row: EmbeddedModel,
+        transport: Transport,
+        *,
+        route: str,
+        timeouts: Timeouts,
+        hooks: EmbeddedHooks | None = None,
+    ) -> None:
         self.row = row
         self.facts = facts_of(row)
         self._transport = transport
@@ -98,7 +107,13 @@ class EmbeddedAdapter(LLMAdapter):
                 )
                 base_url = await self._server.start()
                 account = ChatAccount(
-                    "embedded", "the embedded model", base_url, self._server.api_key, local=True, timeouts=self._timeouts
+                    "embedded",
+                    "the embedded model",
+                    base_url,
+                    self._server.api_key,
+                    local=True,
+                    timeouts=self._timeouts,
+                    quirks=quirks_of("embedded"),
                 )
                 self._chat = OpenAIChatAdapter(account, self._transport, route=self._route, facts=self.facts)
             return self._chat

@@ -114,6 +114,7 @@ class OpenAIChatAdapter(LLMAdapter):
             self._learned.get(request.config.model, _NOTHING),
             token_field=self._account.quirks.token_field or self._facts.token_field,
             temperature=self._facts.temperature,
+            one_call=self._facts.parallel_tools is False and self._account.quirks.parallel_tool_calls,
         )
 
     def correct(self, error: LLMError, request: ModelRequest) -> str | None:
@@ -188,6 +189,8 @@ def _uses(option: str, request: ModelRequest) -> bool:
             return config.temperature is not None
         case "tool_choice":
             return bool(request.tools) and request.tool_choice != "auto"
+        case "parallel_tool_calls":
+            return bool(request.tools)
         case "reasoning_effort":
             return config.reasoning_effort is not None
         case "response_format":
