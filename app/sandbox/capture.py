@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from app.sandbox.scratch import OUTPUTS, new_scratch_file, shown_path
+from app.schema.errors import SandboxError
 
 SPILL_LIMIT = 64 * 1024 * 1024
 """The most bytes one command may write into its output file; a flood must not fill the disk."""
@@ -64,6 +66,7 @@ class Capture:
         self._early: list[bytes] = []
         self._file: BinaryIO | None = None
         self._written = 0
+        self._tried = False
         self._open = True
         self.spill: Path | None = None
         self.last = time.monotonic()
@@ -77,15 +80,16 @@ class Capture:
         stream.add(data)
         if self._file is not None:
             self._write(data)
-            return
-        self._early.append(data)
-        if stream.omitted:
-            self._start_spill()
+        elif not self._tried:
+            self._early.append(data)
+            if stream.omitted:
+                self._start_spill()
 
     def finish(self) -> None:
         self._open = False
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
 
     @property
     def omitted(self) -> int:
@@ -104,13 +108,21 @@ class Capture:
         return "[... {omitted} bytes left out" + where.replace("{", "{{").replace("}", "}}") + " ...]"
 
     def _start_spill(self) -> None:
-        self.spill, self._file = new_scratch_file(self._workspace, OUTPUTS, "command", ".txt")
-        for data in self._early:
+        early, self._early, self._tried = self._early, [], True
+        # A command's result must not be lost because its whole output cannot be kept.
+        with suppress(OSError, SandboxError):
+            self.spill, self._file = new_scratch_file(self._workspace, OUTPUTS, "command", ".txt")
+        for data in early:
             self._write(data)
-        self._early.clear()
 
     def _write(self, data: bytes) -> None:
         piece = data[: SPILL_LIMIT - self._written]
-        if piece and self._file is not None:
+        if not piece or self._file is None:
+            return
+        try:
             self._file.write(piece)
+        except OSError:
+            # The disk is full; what stands in the file stays there.
+            self._written = SPILL_LIMIT
+        else:
             self._written += len(piece)

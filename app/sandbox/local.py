@@ -110,13 +110,11 @@ class LocalSandbox:
         mark = f"{self._mark}.{uuid.uuid4().hex}"
         transport, watch = await self._spawn(argv, mark, env, capture)
         pid = transport.get_pid()
-        timed_out = False
         try:
-            async with asyncio.timeout(timeout_s):
-                await watch.exited.wait()
-        except TimeoutError:
-            timed_out = True
-            await self._end(pid, mark, watch)
+            timed_out = not await self._wait(watch, timeout_s)
+            if timed_out:
+                await self._end(pid, mark, watch)
+            await self._drain(watch, capture)
         except asyncio.CancelledError:
             try:
                 await self._end(pid, mark, watch)
@@ -124,7 +122,6 @@ class LocalSandbox:
                 capture.finish()
                 transport.close()
             raise
-        await self._drain(watch, capture)
         capture.finish()
         self._let_go(pid, watch, transport)
         return CommandResult(
@@ -188,11 +185,18 @@ class LocalSandbox:
         except (OSError, ValueError) as error:
             raise SandboxError(f"{argv[0]!r} cannot be started: {error}") from error
 
+    async def _wait(self, watch: _Watch, seconds: float) -> bool:
+        """Whether the process ended within the time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await watch.exited.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def _end(self, pid: int, mark: str, watch: _Watch) -> None:
         await end_tree(pid, mark, grace_s=TERM_GRACE_S)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await watch.exited.wait()
+        await self._wait(watch, 1.0)
 
     async def _drain(self, watch: _Watch, capture: Capture) -> None:
         """Wait for the pipes' end, but not for a background child that holds them and says nothing."""

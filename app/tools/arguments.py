@@ -64,7 +64,7 @@ def read_arguments(
     return _decode_nested(values, schema, notes), tuple(notes)
 
 
-def bind_arguments(model: type[ModelT], values: Mapping[str, JSON], *, notes: tuple[Note, ...] = ()) -> ModelT:
+def bind_arguments(model: type[ModelT], values: Mapping[str, JSON]) -> ModelT:
     """The validated arguments; `"12"` is a number and `"true"` a boolean where the model wants one.
 
     A null for an argument that may be left out means that it was left out. Raises `ToolError` naming each bad field.
@@ -79,7 +79,6 @@ def bind_arguments(model: type[ModelT], values: Mapping[str, JSON], *, notes: tu
         return model.model_validate(given)
     except ValidationError as error:
         problems = [_field_message(detail) for detail in error.errors(include_url=False)]
-        problems += [note.text for note in notes if note.for_model]
         raise ToolError("; ".join(dict.fromkeys(problems)), code="TOOL_ARGUMENTS") from error
 
 

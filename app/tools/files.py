@@ -78,6 +78,8 @@ class WorkspaceFiles:
             return None
 
     def _open_folder(self, folder: Path, *, make: bool = False) -> int:
+        if folder != self.root and self.root not in folder.parents:
+            raise SandboxError("the workspace itself is a folder, not a file in it")
         fd = os.open(self.root, os.O_RDONLY | _DIRECTORY)
         for part in folder.relative_to(self.root).parts:
             try:

@@ -162,7 +162,7 @@ class Toolbox:
         call.arguments, call.notes = read_arguments(call.block.arguments, self._specs[tool.name].parameters, cut=cut)
         for note in call.notes:
             call.ctx.notice("ARGUMENTS_REPAIRED", f"{tool.name}: {note.text}")
-        args = bind_arguments(tool.Arguments, call.arguments, notes=call.notes)
+        args = bind_arguments(tool.Arguments, call.arguments)
         await self._ask(tool, args, call)
         call.start()
         limit = asyncio.timeout(tool.timeout_s)
