@@ -7,14 +7,12 @@ used-up quota, bad requests, overflow (`RETRIED_CODES` in `schema/errors.py` lis
 from __future__ import annotations
 
 import asyncio
-import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_exception
-from tenacity.stop import stop_after_attempt
+from tenacity import AsyncRetrying, RetryCallState, RetryError, stop_never
 
 from app.schema.errors import RETRIED_CODES, ConfigError, DragomanError, LLMError
 
@@ -40,26 +38,20 @@ class RetryPolicy:
     codes: frozenset[str] = field(default=RETRIED_CODES)
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"max_retries must be 0 or more, not {self.max_retries!r}")
-        for name in ("initial_delay_s", "max_delay_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not math.isfinite(value) or not 0 < value <= LONGEST_DELAY_S:
-                raise ConfigError(f"{name} must be a positive number of seconds, not {value!r}")
+        _check_count("max_retries", self.max_retries)
+        for name, value, lowest in (
+            ("initial_delay_s", self.initial_delay_s, 1e-9),
+            ("max_delay_s", self.max_delay_s, 1e-9),
+            ("retry_after_cap_s", self.retry_after_cap_s, 0.0),
+        ):
+            if isinstance(value, bool) or not lowest <= value <= LONGEST_DELAY_S:
+                raise ConfigError(f"{name} must be a number of seconds from {lowest:g}, not {value!r}")
         if self.initial_delay_s > self.max_delay_s:
             raise ConfigError("initial_delay_s must not exceed max_delay_s")
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"jitter must be between 0 and 1, not {self.jitter!r}")
         if not self.codes or not all(self.codes):
-            raise ConfigError("the list of retried codes must not be empty or hold empty codes")
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, object]) -> RetryPolicy:
-        """A policy from plain settings; unknown keys are a `ConfigError`."""
-        known = {"max_retries", "initial_delay_s", "max_delay_s", "jitter", "retry_after_cap_s", "codes"}
-        if unknown := set(values) - known:
-            raise ConfigError(f"unknown retry setting: {', '.join(sorted(unknown))}", hint=f"known: {', '.join(sorted(known))}")
-        return cls(**values)  # pyright: ignore[reportArgumentType]
+            raise ConfigError("the set of retried codes must not be empty or hold an empty code")
 
     def delay_s(self, retry: int, random_value: float) -> float:
         """The local wait before retry number `retry` (1, 2, …); `random_value` in [0, 1] picks the jitter."""
@@ -81,51 +73,50 @@ OnRetry = Callable[[int, float, LLMError], None]
 
 
 async def call_with_retry(
-    attempt: Callable[[int], Awaitable[T]],
+    attempt: Callable[[], Awaitable[T]],
     policy: RetryPolicy,
     *,
     on_retry: OnRetry,
     sleep: Sleep = asyncio.sleep,
     rng: Callable[[], float] = random.random,
 ) -> T:
-    """Run `attempt(n)` for n = 1, 2, … until it succeeds or its error is not to be retried; that error is raised.
+    """Run `attempt()` until it succeeds or its error is not to be retried; that error is raised as it is.
 
-    `on_retry(next_attempt, delay_s, error)` is called before each wait.
+    `on_retry(retry, delay_s, error)` is called before each wait, with `retry` = 1, 2, …
     """
-    waits: dict[int, float | None] = {}
 
-    def wait_after(state: RetryCallState) -> float | None:
-        number = state.attempt_number
-        if number not in waits:
-            error = state.outcome.exception() if state.outcome else None
-            waits[number] = policy.wait_s(error, number, rng()) if isinstance(error, LLMError) else None
-        return waits[number]
+    wait_s: float | None = None
 
-    class _Retryable(retry_if_exception):
-        def __call__(self, retry_state: RetryCallState) -> bool:
-            return wait_after(retry_state) is not None
+    def is_retried(state: RetryCallState) -> bool:
+        # The one decision after a failure: the jitter is a throw of dice, so it is not made twice.
+        nonlocal wait_s
+        error = _error_of(state)
+        wait_s = policy.wait_s(error, state.attempt_number, rng()) if isinstance(error, LLMError) else None
+        return wait_s is not None
 
     def announce(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
+        error = _error_of(state)
         assert isinstance(error, LLMError)
-        on_retry(state.attempt_number + 1, wait_after(state) or 0.0, error)
+        on_retry(state.attempt_number, wait_s or 0.0, error)
 
     loop = AsyncRetrying(
-        retry=_Retryable(lambda _: True),
-        wait=lambda state: wait_after(state) or 0.0,
-        stop=stop_after_attempt(policy.max_retries + 1),
+        retry=is_retried,
+        wait=lambda _state: wait_s or 0.0,
+        stop=stop_never,
         before_sleep=announce,
         sleep=sleep,
         reraise=True,
     )
-    async for state in loop:
-        with state:
-            result = await attempt(state.retry_state.attempt_number)
-        outcome = state.retry_state.outcome
-        if outcome is None or not outcome.failed:
-            state.retry_state.set_result(result)  # pyright: ignore[reportPossiblyUnboundVariable]
-            return result  # pyright: ignore[reportPossiblyUnboundVariable]
-    raise AssertionError("unreachable: the loop returns or raises")
+    return await loop(attempt)
+
+
+def _error_of(state: RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"{name} must be a whole number from 0, not {value!r}")
 
 
 def unwrap_retry_error(error: BaseException) -> BaseException:
@@ -134,12 +125,13 @@ def unwrap_retry_error(error: BaseException) -> BaseException:
     The one unwrapping place: callers that wrap our calls in a retry of their own still see `TokenLimitExceeded`.
     """
     seen: set[int] = set()
-    while isinstance(error, RetryError) and id(error) not in seen:
+    while id(error) not in seen and not isinstance(error, DragomanError):
         seen.add(id(error))
-        inner = error.last_attempt.exception() or error.__cause__
+        if isinstance(error, RetryError):
+            inner = error.last_attempt.exception() or error.__cause__
+        else:
+            inner = error.__cause__ if isinstance(error.__cause__, DragomanError | RetryError) else None
         if inner is None:
             break
         error = inner
-    if not isinstance(error, DragomanError) and isinstance(error.__cause__, DragomanError | RetryError):
-        return unwrap_retry_error(error.__cause__)
     return error

@@ -6,12 +6,10 @@ Does not retry, cache, limit rates or clamp values. A route is the name of a mod
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
-from app.llm.adapters.base import LLMAdapter, ModelInfo, ProviderInfo
+from app.llm.adapters.base import LLMAdapter, ModelInfo, ProviderInfo, ReasoningInfo
 from app.llm.retry import RetryPolicy
 from app.schema.errors import LLMError, LLMFailure, normalize_failure
 from app.schema.message import Message, ModelSource
@@ -29,11 +27,60 @@ class _Entry:
     policy: RetryPolicy
 
 
+class _Registry:
+    """Which adapter serves which route. A change happens as a whole or, with an error, not at all."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Entry] = {}
+
+    def entry(self, route: str) -> _Entry:
+        try:
+            return self.entries[route]
+        except KeyError:
+            known = ", ".join(self.entries) or "none"
+            raise LLMError(
+                f"no adapter serves the route {route!r}", "NO_ADAPTER", hint=f"known routes: {known}"
+            ) from None
+
+    def swap(self, old: Sequence[str], new: tuple[str, ...], adapter: LLMAdapter, policy: RetryPolicy) -> None:
+        entries = {route: _Entry(adapter, _described(adapter, route), policy) for route in new}
+        taken = [route for route in new if route in self.entries and route not in old]
+        if taken or len(entries) != len(new):
+            raise LLMError(f"the route {(taken or list(new))[0]!r} is already owned", "DUPLICATE_ADAPTER")
+        for route in old:
+            self.entries.pop(route, None)
+        self.entries.update(entries)
+
+    def own_replay_state(self, request: ModelRequest, adapter: LLMAdapter) -> ModelRequest:
+        """Keep replay state only where the adapter that made it is the one that will read it."""
+        kept = tuple(self._without_foreign_state(message, adapter) for message in request.messages)
+        changed = any(new is not old for new, old in zip(kept, request.messages, strict=True))
+        return replace(request, messages=kept) if changed else request
+
+    def _without_foreign_state(self, message: Message, adapter: LLMAdapter) -> Message:
+        source = message.source
+        if not isinstance(source, ModelSource) or source.replay_state is None:
+            return message
+        owner = self.entries.get(source.provider)
+        if owner is not None and owner.adapter is adapter:
+            return message
+        return message.replace(source=ModelSource(source.provider, source.model))
+
+
+def _described(adapter: LLMAdapter, route: str) -> ProviderInfo:
+    if not route:
+        raise LLMError("a route needs a name", "INVALID_ADAPTER")
+    info = adapter.provider_info(route)
+    if info.id != route or not info.name:
+        raise LLMError(f"the adapter describes {info.id!r} instead of {route!r}", "INVALID_ADAPTER")
+    return info
+
+
 class Registration:
     """The routes one `register_adapter` call made. `dispose()` takes them all away; a second call does nothing."""
 
-    def __init__(self, service: LLMService, routes: tuple[str, ...], adapter: LLMAdapter, policy: RetryPolicy) -> None:
-        self._service = service
+    def __init__(self, registry: _Registry, routes: tuple[str, ...], adapter: LLMAdapter, policy: RetryPolicy) -> None:
+        self._registry = registry
         self._adapter = adapter
         self._policy = policy
         self.routes = routes
@@ -42,13 +89,15 @@ class Registration:
     def dispose(self) -> None:
         if not self.disposed:
             self.disposed = True
-            self._service._remove(self.routes)  # pyright: ignore[reportPrivateUsage]
+            self._registry.swap(self.routes, (), self._adapter, self._policy)
 
     def replace(self, routes: Iterable[str]) -> None:
         """Swap the routes in one step, or raise and change nothing. An empty list is legal."""
         if self.disposed:
             raise LLMError("the registration was disposed", "REGISTRATION_DISPOSED")
-        self.routes = self._service._swap(self.routes, tuple(routes), self._adapter, self._policy)  # pyright: ignore[reportPrivateUsage]
+        new = tuple(routes)
+        self._registry.swap(self.routes, new, self._adapter, self._policy)
+        self.routes = new
 
 
 class LLMStream:
@@ -56,72 +105,72 @@ class LLMStream:
     ends in a `Finish`; either once. Nothing is sent before the first chunk is asked for.
 
     `failure_of(error)` is the record of an exception that came out of *this* call's adapter, else None;
-    `retry_policy` is that of the registration which served it, None when none was reached.
+    `retry_policy` is that of the registration which served it, None when none was reached; `error` is the exception
+    that `terminal()` turned into its finish.
     """
 
-    def __init__(self, service: LLMService, request: ModelRequest, pinned: _Entry | None) -> None:
-        self._service = service
+    def __init__(
+        self, registry: _Registry, request: ModelRequest, pinned: _Entry | None, middleware: Sequence[Middleware]
+    ) -> None:
+        self._registry = registry
         self._request = request
         self._pinned = pinned
+        self._middleware = middleware
         self._tagged: list[tuple[BaseException, LLMFailure]] = []
         self.retry_policy: RetryPolicy | None = None
+        self.error: Exception | None = None
 
     def failure_of(self, error: BaseException) -> LLMFailure | None:
         return next((failure for tagged, failure in self._tagged if tagged is error), None)
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         source: Next = self._dispatch
-        for middleware in reversed(self._service._middleware):  # pyright: ignore[reportPrivateUsage]
+        for middleware in reversed(self._middleware):
             source = _wrap(middleware, source)
         return source(self._request)
 
-    async def terminal(self) -> AsyncIterator[Chunk]:
+    async def terminal(self) -> AsyncGenerator[Chunk]:
         """The same chunks, but a failure of the adapter becomes one `Finish("error")`; other exceptions still raise."""
+        source = aiter(self)
         try:
-            async with aclosing(_generator(aiter(self))) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            async for chunk in source:
+                yield chunk
         except Exception as error:
             failure = self.failure_of(error)
             if failure is None:
                 raise
+            self.error = error
             yield Finish("aborted" if failure.code == "ABORTED" else "error", failure)
+        finally:
+            await _close(source)
 
-    async def _dispatch(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+    async def _dispatch(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
+        """The adapter's own chunks. Whatever it raises is remembered as its failure and comes out unchanged."""
+        source: AsyncIterator[Chunk] | None = None
         finished = False
         try:
-            entry = self._pinned or self._service._entry(request.config.provider)  # pyright: ignore[reportPrivateUsage]
+            entry = self._pinned or self._registry.entry(request.config.provider)
             self.retry_policy = entry.policy
             if self._pinned is None:
-                config = await self._service.resolve_call_config(request.config)
+                config = await _resolve_config(entry, request.config)
                 request = request if config is request.config else replace(request, config=config)
-            request = self._service._own_replay_state(request, entry.adapter)  # pyright: ignore[reportPrivateUsage]
-            source = entry.adapter.stream(request)
-        except Exception as error:
-            self._tag(error)
-            raise
-        try:
-            while True:
-                try:
-                    chunk = await anext(source)
-                except StopAsyncIteration:
-                    break
-                except Exception as error:
-                    self._tag(error)
-                    raise
+            source = aiter(entry.adapter.stream(self._registry.own_replay_state(request, entry.adapter)))
+            async for chunk in source:
                 finished = finished or isinstance(chunk, Finish)
                 yield chunk
-        finally:
-            close = getattr(source, "aclose", None)
-            if close is not None:
-                await close()
-        if not finished:
-            closed = LLMError("the stream ended without a finish", "STREAM_CLOSED")
-            self._tag(closed)
-            raise closed
+            _check_finished(finished)
+        except Exception as error:
+            self._tagged.append((error, normalize_failure(error)))
+            raise
+        except (GeneratorExit, asyncio.CancelledError):
+            # Left early. An iterator that raised by itself is not closed: its close might never settle.
+            await _close(source)
+            raise
 
-    def _tag(self, error: Exception) -> None:
-        self._tagged.append((error, normalize_failure(error)))
+
+def _check_finished(finished: bool) -> None:
+    if not finished:
+        raise LLMError("the stream ended without a finish", "STREAM_CLOSED")
 
 
 def is_llm_adapter_failure(stream: object, error: BaseException) -> bool:
@@ -140,11 +189,14 @@ def llm_retry_policy_of(stream: object) -> RetryPolicy | None:
 class PreparedCall:
     """A resolved config bound to the registration that resolved it, for one use."""
 
-    def __init__(self, service: LLMService, config: CallConfig, entry: _Entry) -> None:
+    def __init__(
+        self, registry: _Registry, config: CallConfig, entry: _Entry, middleware: Sequence[Middleware]
+    ) -> None:
         self.config = config
         self.retry_policy = entry.policy
-        self._service = service
+        self._registry = registry
         self._entry = entry
+        self._middleware = middleware
         self._used = False
 
     def stream(self, request: ModelRequest) -> LLMStream:
@@ -154,12 +206,12 @@ class PreparedCall:
         if request.config != self.config:
             raise LLMError("the request's config is not the prepared one", "INVALID_PREPARED_CALL")
         self._used = True
-        return LLMStream(self._service, request, self._entry)
+        return LLMStream(self._registry, request, self._entry, self._middleware)
 
 
 class LLMService:
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._registry = _Registry()
         self._middleware: list[Middleware] = []
 
     def register_adapter(
@@ -170,29 +222,8 @@ class LLMService:
         if not names:
             raise LLMError("an adapter needs at least one route", "INVALID_ADAPTER")
         policy = retry_policy or RetryPolicy()
-        self._swap((), names, adapter, policy)
-        return Registration(self, names, adapter, policy)
-
-    def _swap(self, old: Sequence[str], new: tuple[str, ...], adapter: LLMAdapter, policy: RetryPolicy) -> tuple[str, ...]:
-        entries = {route: self._make_entry(route, adapter, policy) for route in new}
-        taken = [route for route in new if route in self._entries and route not in old]
-        if taken or len(entries) != len(new):
-            raise LLMError(f"the route {(taken or list(new))[0]!r} is already owned", "DUPLICATE_ADAPTER")
-        self._remove(old)
-        self._entries.update(entries)
-        return new
-
-    def _make_entry(self, route: str, adapter: LLMAdapter, policy: RetryPolicy) -> _Entry:
-        if not route:
-            raise LLMError("a route needs a name", "INVALID_ADAPTER")
-        info = adapter.provider_info(route)
-        if info.id != route or not info.name:
-            raise LLMError(f"the adapter describes {info.id!r} instead of {route!r}", "INVALID_ADAPTER")
-        return _Entry(adapter, info, policy)
-
-    def _remove(self, routes: Iterable[str]) -> None:
-        for route in routes:
-            self._entries.pop(route, None)
+        self._registry.swap((), names, adapter, policy)
+        return Registration(self._registry, names, adapter, policy)
 
     def use(self, middleware: Middleware) -> Callable[[], None]:
         """Wrap every stream, the first one used outermost; returns a function that takes it out again."""
@@ -205,101 +236,102 @@ class LLMService:
         return remove
 
     def list_providers(self) -> tuple[ProviderInfo, ...]:
-        return tuple(entry.info for entry in self._entries.values())
+        return tuple(entry.info for entry in self._registry.entries.values())
 
     def provider_info(self, route: str) -> ProviderInfo:
-        return self._entry(route).info
+        return self._registry.entry(route).info
 
     def provider_retry_policy(self, route: str) -> RetryPolicy:
-        return self._entry(route).policy
+        return self._registry.entry(route).policy
 
     def adapter(self, route: str) -> LLMAdapter:
-        return self._entry(route).adapter
+        return self._registry.entry(route).adapter
 
     async def list_models(self, route: str) -> tuple[ModelInfo, ...]:
         """What the route advertises; never a whitelist. `INVALID_CATALOG` for a bad or doubled entry."""
-        models = tuple(await self._entry(route).adapter.list_models(route))
+        models = tuple(await self._registry.entry(route).adapter.list_models(route))
         seen: set[str] = set()
         for model in models:
-            described = model.description is None or isinstance(model.description, str)  # pyright: ignore[reportUnnecessaryIsInstance]
-            if model.provider != route or not model.id or not model.name or not described or model.id in seen:
+            if model.provider != route or not model.id or model.id in seen or not _is_named(model):
                 raise LLMError(f"a bad entry in the model list of {route!r}: {model.id!r}", "INVALID_CATALOG")
             seen.add(model.id)
         return models
 
     async def resolve_model_info(self, route: str, model: str) -> ModelInfo:
         """The facts of one model, asked of the adapter once and checked; an unlisted model is fine."""
-        info = await self._entry(route).adapter.resolve_model(route, model)
-        if info.provider != route or info.id != model or not info.name:
-            raise LLMError(f"the adapter of {route!r} described another model than {model!r}", "INVALID_MODEL_INFO")
-        _check_count(info.context_window, "INVALID_MODEL_CONTEXT")
-        _check_count(info.max_output_tokens, "INVALID_MODEL_MAX_TOKENS")
-        if (reasoning := info.reasoning) is not None:
-            ids = [effort for effort, _ in reasoning.efforts]
-            named = all(effort and name for effort, name in reasoning.efforts)
-            default_known = reasoning.default is None or reasoning.default in ids
-            if not ids or not named or len(set(ids)) != len(ids) or not default_known:
-                raise LLMError(f"bad reasoning efforts for {model!r}", "INVALID_MODEL_REASONING")
-        return info
+        return await _resolve_info(self._registry.entry(route), route, model)
 
     async def resolve_call_config(self, config: CallConfig) -> CallConfig:
         """The config with the adapter's defaults filled in; the same object when there is nothing to fill.
 
-        `UNSUPPORTED_REASONING_EFFORT` when the adapter advertises efforts and the given one is not among them.
+        `UNSUPPORTED_REASONING_EFFORT` when an effort is given that the adapter does not advertise for this model.
         """
-        info = await self.resolve_model_info(config.provider, config.model)
-        changes: dict[str, object] = {}
-        if info.reasoning is not None:
-            ids = [effort for effort, _ in info.reasoning.efforts]
-            if config.reasoning_effort is not None and config.reasoning_effort not in ids:
-                raise LLMError(
-                    f"{config.model} has no reasoning effort {config.reasoning_effort!r}",
-                    "UNSUPPORTED_REASONING_EFFORT",
-                    hint=f"choose one of: {', '.join(ids)}",
-                )
-            if config.reasoning_effort is None and info.reasoning.default is not None:
-                changes["reasoning_effort"] = info.reasoning.default
-        if config.max_tokens is None and info.max_output_tokens is not None:
-            changes["max_tokens"] = info.max_output_tokens
-        return replace(config, **changes) if changes else config  # pyright: ignore[reportArgumentType]
+        return await _resolve_config(self._registry.entry(config.provider), config)
 
     async def prepare_call(self, config: CallConfig) -> PreparedCall:
         """Resolve a config and pin the registration that will serve it, also if the route is disposed meanwhile."""
-        entry = self._entry(config.provider)
-        return PreparedCall(self, await self.resolve_call_config(config), entry)
+        entry = self._registry.entry(config.provider)
+        return PreparedCall(self._registry, await _resolve_config(entry, config), entry, self._middleware)
 
     def stream(self, request: ModelRequest) -> LLMStream:
         """One attempt at one request. Lazy: an unread stream sends nothing."""
-        return LLMStream(self, request, None)
+        return LLMStream(self._registry, request, None, self._middleware)
 
     async def close(self) -> None:
         """Close every adapter once."""
-        adapters = {id(entry.adapter): entry.adapter for entry in self._entries.values()}
+        adapters = {id(entry.adapter): entry.adapter for entry in self._registry.entries.values()}
         await asyncio.gather(*(adapter.close() for adapter in adapters.values()))
 
-    def _entry(self, route: str) -> _Entry:
-        try:
-            return self._entries[route]
-        except KeyError:
-            known = ", ".join(self._entries) or "none"
-            raise LLMError(f"no adapter serves the route {route!r}", "NO_ADAPTER", hint=f"known routes: {known}") from None
 
-    def _own_replay_state(self, request: ModelRequest, adapter: LLMAdapter) -> ModelRequest:
-        """Keep replay state only where the adapter that made it is the one that will read it."""
-        messages = request.messages
-        if not any(isinstance(m.source, ModelSource) and m.source.replay_state is not None for m in messages):
-            return request
-        kept = tuple(self._strip(message, adapter) for message in messages)
-        return request if all(a is b for a, b in zip(kept, messages, strict=True)) else replace(request, messages=kept)
+async def _resolve_info(entry: _Entry, route: str, model: str) -> ModelInfo:
+    info = await entry.adapter.resolve_model(route, model)
+    if info.provider != route or info.id != model or not _is_named(info):
+        raise LLMError(f"the adapter of {route!r} described another model than {model!r}", "INVALID_MODEL_INFO")
+    _check_count(info.context_window, "INVALID_MODEL_CONTEXT")
+    _check_count(info.max_output_tokens, "INVALID_MODEL_MAX_TOKENS")
+    if info.reasoning is not None:
+        _check_reasoning(info.reasoning, model)
+    return info
 
-    def _strip(self, message: Message, adapter: LLMAdapter) -> Message:
-        source = message.source
-        if not isinstance(source, ModelSource) or source.replay_state is None:
-            return message
-        owner = self._entries.get(source.provider)
-        if owner is not None and owner.adapter is adapter:
-            return message
-        return message.replace(source=ModelSource(source.provider, source.model))
+
+def _check_reasoning(reasoning: ReasoningInfo, model: str) -> None:
+    ids = [effort for effort, _ in reasoning.efforts]
+    named = all(effort and name for effort, name in reasoning.efforts)
+    if (
+        not ids
+        or not named
+        or len(set(ids)) != len(ids)
+        or (reasoning.default is not None and reasoning.default not in ids)
+    ):
+        raise LLMError(f"bad reasoning efforts for {model!r}", "INVALID_MODEL_REASONING")
+
+
+async def _resolve_config(entry: _Entry, config: CallConfig) -> CallConfig:
+    info = await _resolve_info(entry, config.provider, config.model)
+    advertised = info.reasoning.efforts if info.reasoning else ()
+    ids = [name for name, _ in advertised]
+    effort, max_tokens = config.reasoning_effort, config.max_tokens
+    if effort is not None and effort not in ids:
+        raise LLMError(
+            f"{config.model} has no reasoning effort {effort!r}",
+            "UNSUPPORTED_REASONING_EFFORT",
+            hint=f"choose one of: {', '.join(ids)}" if ids else "remove reasoning_effort",
+        )
+    if effort is None and info.reasoning:
+        effort = info.reasoning.default
+    if max_tokens is None:
+        max_tokens = info.max_output_tokens
+    if (effort, max_tokens) == (config.reasoning_effort, config.max_tokens):
+        return config
+    return replace(config, reasoning_effort=effort, max_tokens=max_tokens)
+
+
+def _is_named(model: ModelInfo) -> bool:
+    return bool(model.name) and _is_text_or_none(model.description)
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _check_count(value: object, code: str) -> None:
@@ -311,17 +343,8 @@ def _wrap(middleware: Middleware, following: Next) -> Next:
     return lambda request: middleware(request, following)
 
 
-def _generator(chunks: AsyncIterator[Chunk]):  # noqa: ANN202
-    """`aclosing` wants an `aclose`; a hand-written iterator may have none."""
-    if hasattr(chunks, "aclose"):
-        return cast("_Closable", chunks)
-
-    async def relay() -> AsyncIterator[Chunk]:
-        async for chunk in chunks:
-            yield chunk
-
-    return cast("_Closable", relay())
-
-
-class _Closable(AsyncIterator[Chunk]):
-    async def aclose(self) -> None: ...
+async def _close(chunks: AsyncIterator[Chunk] | None) -> None:
+    """Close an async generator; a hand-written iterator need not have a close."""
+    close = getattr(chunks, "aclose", None)
+    if close is not None:
+        await close()

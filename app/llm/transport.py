@@ -6,10 +6,11 @@ No retry, no redirect (a key would leak), no decoding of what a reply means.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 USER_AGENT = f"dragoman/{__version__}"
 MAX_BODY_BYTES = 64 * 1024 * 1024
+DRAIN_S = 0.05
+"""How long to wait for the last bytes of a body after its end marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,14 @@ class Response:
     def __init__(self, response: ClientResponse, where: str, timeouts: Timeouts) -> None:
         self.status = response.status
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
-        self._response = response
+        self.timeouts = timeouts
+        self._content = response.content
         self._where = where
-        self._timeouts = timeouts
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives. A silence over `idle_s` is `TIMEOUT`; the clock stops while the consumer works."""
-        content = self._response.content
-        idle = self._timeouts.idle_s
+        content = self._content
+        idle = self.timeouts.idle_s
         try:
             while True:
                 chunk = content.read_nowait()
@@ -59,8 +62,10 @@ class Response:
                         return
                 yield chunk
         except TimeoutError:
-            raise LLMError(f"{self._where} sent nothing for {idle:g} s", "TIMEOUT", hint="raise timeout.idle_s of this model") from None
-        except Exception as error:
+            raise LLMError(
+                f"{self._where} sent nothing for {idle:g} s", "TIMEOUT", hint="raise timeout.idle_s of this model"
+            ) from None
+        except _faults() as error:
             raise transport_error(error, self._where) from error
 
     async def read(self) -> bytes:
@@ -73,6 +78,13 @@ class Response:
             if size > MAX_BODY_BYTES:
                 raise LLMError(f"{self._where} sent more than 64 MiB", "MALFORMED_RESPONSE")
         return b"".join(parts)
+
+    async def drain(self) -> None:
+        """Take what little is left of a body, so that its connection can serve the next request."""
+        with contextlib.suppress(TimeoutError, *_faults()):
+            async with asyncio.timeout(DRAIN_S):
+                while not self._content.at_eof():
+                    await self._content.readany()
 
 
 class _ConnectionUse:
@@ -97,19 +109,23 @@ class Transport:
     @asynccontextmanager
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None, timeouts: Timeouts
-    ) -> AsyncIterator[Response]:
+    ) -> AsyncGenerator[Response]:
         """Send one request; the connection is freed when the context ends, also in the middle of the body."""
         where = _where(url)
-        async with AsyncExitStack() as stack:
-            if timeouts.total_s is not None:
-                stack.push_async_exit(_total_limit(timeouts.total_s, where))
-                await stack.enter_async_context(asyncio.timeout(timeouts.total_s))
-            response = await self._open(method, url, headers, body, timeouts, where)
-            stack.callback(response.close)
-            yield Response(response, where, timeouts)
-            # A body read to its end gives the connection back to the pool; otherwise close() drops it.
-            if response.content.at_eof():
-                response.release()
+        try:
+            async with asyncio.timeout(timeouts.total_s):
+                response = await self._open(method, url, headers, body, timeouts, where)
+                try:
+                    reply = Response(response, where, timeouts)
+                    yield reply
+                    await reply.drain()
+                finally:
+                    # Gives a connection that was read to its end back for reuse, and drops any other.
+                    response.close()
+        except TimeoutError as error:
+            raise LLMError(
+                f"{where} did not finish within {timeouts.total_s:g} s", "TIMEOUT", hint="raise timeout.total_s"
+            ) from error
 
     async def _open(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeouts: Timeouts, where: str
@@ -146,7 +162,7 @@ class Transport:
                 "TIMEOUT",
                 hint="raise timeout.first_byte_s of this model; slow local models need minutes",
             ) from error
-        except Exception as error:
+        except _faults() as error:
             raise transport_error(error, where) from error
 
     def _get_session(self) -> ClientSession:
@@ -189,36 +205,48 @@ class Transport:
         self._session = None
 
 
-def _total_limit(seconds: float, where: str) -> Callable[..., Awaitable[bool]]:
-    async def turn(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if kind is TimeoutError:
-            raise LLMError(f"{where} did not finish within {seconds:g} s", "TIMEOUT", hint="raise timeout.total_s") from error
-        return False
-
-    return turn
-
-
 def _where(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rsplit('@', 1)[-1]}"
 
 
-def transport_error(error: Exception, where: str) -> LLMError:
-    """The `LLMError` of an aiohttp or operating-system fault; our own errors pass unchanged."""
-    import aiohttp
+def _faults() -> tuple[type[Exception], ...]:
+    """What aiohttp and the operating system raise for a broken exchange; anything else is a fault of the program."""
+    from aiohttp import ClientError
+    from aiohttp.http_exceptions import HttpProcessingError
 
-    if isinstance(error, LLMError):
-        return error
+    return ClientError, HttpProcessingError, OSError, ValueError
+
+
+def transport_error(error: Exception, where: str) -> LLMError:
+    """The `LLMError` of an aiohttp or operating-system fault."""
+    import aiohttp
+    from aiohttp.http_exceptions import ContentEncodingError
+
     detail = str(error) or type(error).__name__
     match error:
         case aiohttp.ClientSSLError() | ssl.SSLError():
-            return LLMError(f"the TLS set-up of {where} was refused: {detail}", "TLS", hint="check the address, or the CA bundle (SSL_CERT_FILE)")
+            return LLMError(
+                f"the TLS set-up of {where} was refused: {detail}",
+                "TLS",
+                hint="check the address, or the CA bundle (SSL_CERT_FILE)",
+            )
         case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
-            return LLMError(f"the proxy on the way to {where} failed", "TRANSPORT", hint="check HTTPS_PROXY and NO_PROXY")
+            return LLMError(
+                f"the proxy on the way to {where} failed", "TRANSPORT", hint="check HTTPS_PROXY and NO_PROXY"
+            )
         case aiohttp.ClientConnectorDNSError():
-            return LLMError(f"the host of {where} cannot be found: {detail}", "TRANSPORT", hint="check base_url and the network")
+            return LLMError(
+                f"the host of {where} cannot be found: {detail}", "TRANSPORT", hint="check base_url and the network"
+            )
         case aiohttp.ClientConnectorError():
-            return LLMError(f"cannot connect to {where}: {error.os_error.strerror or detail}", "TRANSPORT", hint=f"is a server running at {where}? check base_url")
+            return LLMError(
+                f"cannot connect to {where}: {error.os_error.strerror or detail}",
+                "TRANSPORT",
+                hint=f"is a server running at {where}? check base_url",
+            )
+        case aiohttp.ClientPayloadError(__cause__=ContentEncodingError()):
+            return LLMError(f"{where} sent a body that is not in its declared encoding", "MALFORMED_RESPONSE")
         case aiohttp.ClientPayloadError():
             return LLMError(f"{where} broke off in the middle of its reply", "STREAM_CLOSED")
         case aiohttp.InvalidURL():
