@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 from app.llm.client import LLM
 from app.memory.memory import Memory
 from app.prompts import Prompts
-from app.schema.errors import LLMError
+from app.schema.errors import LLMError, ToolError
 from app.schema.message import Message, tool_result_message, user_message
 from app.schema.plan import Plan, PlanStep
 from app.schema.request import ModelReply
 from app.schema.run import RunContext
-from app.tools.planning import Planning
+from app.tools.planning import Planning, parse_steps
 from app.tools.toolbox import Toolbox
 
 ATTEMPTS = 2
 """One question and one repair; then the task itself is the only step."""
+
+STEPS_SCHEMA = {
+    "type": "object",
+    "properties": {"steps": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 5}},
+    "required": ["steps"],
+    "additionalProperties": False,
+}
 
 
 class PlannerAgent:
@@ -35,7 +43,8 @@ class PlannerAgent:
         A model that gives no usable plan is asked once more; then the plan has one step, the task, and a notice says so.
         Raises what the model layer raises (`LLMError`, `TokenLimitExceeded`).
         """
-        plan = await self._ask_for_plan(self._prompts.render("planner/create", task=task), agents, ctx)
+        question = self._prompts.render("planner/create", task=task)
+        plan = await self._ask_for_plan(question, agents, ctx)
         if plan is None:
             ctx.notice("PLAN", "the planner gave no usable plan; the task is done as one step")
             plan = Plan.create(_title(task), [PlanStep("", task)])
@@ -63,6 +72,8 @@ class PlannerAgent:
         return await self.llm.ask(question, system=self._prompts.render("planner/summary"), ctx=ctx, purpose="summary")
 
     async def _ask_for_plan(self, question: str, agents: Mapping[str, str], ctx: RunContext) -> Plan | None:
+        if self.llm.facts.small:
+            return await self._ask_for_steps(question, ctx)
         system = self._prompts.render("planner/system", agents=dict(agents))
         toolbox = Toolbox(Planning())
         asked: list[Message] = [user_message(question)]
@@ -82,6 +93,16 @@ class PlannerAgent:
             if attempt + 1 < ATTEMPTS:
                 asked.append(user_message(self._prompts.render("planner/repair", problem=problem)))
         return None
+
+    async def _ask_for_steps(self, question: str, ctx: RunContext) -> Plan | None:
+        """A plan from a very small model: it fills in a list of sentences, which is all it does reliably."""
+        system = self._prompts.render("planner/system_small")
+        text = await self.llm.ask(question, system=system, ctx=ctx, purpose="plan", response_schema=STEPS_SCHEMA)
+        try:
+            steps = parse_steps(json.loads(text))
+        except (ValueError, ToolError):
+            return None
+        return Plan.create("Plan", steps) if steps else None
 
     async def _read(
         self, reply: ModelReply, toolbox: Toolbox, asked: list[Message], ctx: RunContext

@@ -217,7 +217,7 @@ class _Work:
         """The answer: from the planner's model when all is well, else plainly from the plan; never invented."""
         if len(self.plan.steps) == 1 and reason == "finished":
             return self.plan.steps[0].result or "done"
-        if reason == "finished":
+        if reason == "finished" and not self.flow.planner.llm.facts.small:
             try:
                 return await self.flow.planner.summarise(self.plan, task=self.task, ctx=self.ctx)
             except (LLMError, BudgetExceeded) as fault:

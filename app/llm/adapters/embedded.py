@@ -19,6 +19,9 @@ from app.llm.transport import Timeouts, Transport
 from app.schema.request import ModelRequest
 from app.schema.stream import Chunk
 
+MAX_OUTPUT_TOKENS = 1536
+"""Two minutes or so on two cores; a small model that loses its way writes to the limit."""
+
 
 async def refuse(question: str) -> bool:
     """The consent of nobody: without a person or `--yes` nothing is downloaded."""
@@ -81,7 +84,9 @@ class EmbeddedAdapter(LLMAdapter):
         return (ModelInfo(route, self.row.name, self.row.name, context_window=self.row.context_window),)
 
     async def resolve_model(self, route: str, model: str) -> ModelInfo:
-        return ModelInfo(route, model, model, context_window=self.row.context_window)
+        return ModelInfo(
+            route, model, model, context_window=self.row.context_window, max_output_tokens=MAX_OUTPUT_TOKENS
+        )
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         chat = await self._ready()
