@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from app.schema.errors import LLMError
+from app.schema.message import JSON
 
 _FLAGS = re.IGNORECASE | re.ASCII
 
@@ -54,7 +56,8 @@ OVERFLOW = _any(
     r"(?:max(?:imum)?|maximal)(?: allowed| supported)? context (?:length|window|size)",
     r"(?:prompt|input|request|messages?)(?:s)?(?: is| are)? too (?:large|long) (?:for|to)[^.]{0,60}(?:context|model)",
     r"(?:prompt|input)(?: is)? too long",
-    r"(?:input|prompt|request|messages?)[^.]{0,60}(?:exceeds?|exceeded|overflows?|(?:is|are) (?:larger|longer) than)[^.]{0,60}context",
+    r"(?:input|prompt|request|messages?)[^.]{0,60}(?:exceed(?:s|ed)?|overflows?)[^.]{0,60}context",
+    r"(?:input|prompt|request|messages?)[^.]{0,60}(?:is|are) (?:larger|longer) than[^.]{0,60}context",
     r"exceeds? the (?:available|model'?s?) context",
     r"input length and `?max_tokens`? exceed context limit",
     r"input token count[^.]{0,40}exceeds? the maximum",
@@ -94,20 +97,46 @@ UNKNOWN_MODEL = _any(
 )
 NO_IMAGES = _any(
     r"image input is not supported|does(?: not|n't) support images?|no endpoints found that support image",
-    r"image_url.{0,40}(?:not supported|unsupported|unknown variant)|model.{0,30}(?:not|n't) (?:support|accept).{0,20}(?:image|vision|multimodal)",
+    r"image_url.{0,40}(?:not supported|unsupported|unknown variant)",
+    r"model.{0,30}(?:not|n't) (?:support|accept).{0,20}(?:image|vision|multimodal)",
 )
 
 # Options a server may refuse; the option is learned and left out (see `LLMAdapter.correct`).
 OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("max_tokens", _any(r"max_tokens\W.{0,80}(?:max_completion_tokens|not supported|unsupported)", r"unsupported.{0,30}'max_tokens'")),
-    ("max_completion_tokens", _any(r"max_completion_tokens.{0,60}(?:not |un|extra|forbidden)", r"(?:un|not ).{0,40}max_completion_tokens")),
-    ("temperature", _any(r"temperature.{0,80}(?:not support|unsupported|deprecated|only the default|does not support|may only|must be 1)", r"(?:unsupported|not support).{0,60}temperature")),
+    (
+        "max_tokens",
+        _any(
+            r"max_tokens\W.{0,80}(?:max_completion_tokens|not supported|unsupported)",
+            r"unsupported.{0,30}'max_tokens'",
+        ),
+    ),
+    (
+        "max_completion_tokens",
+        _any(
+            r"max_completion_tokens.{0,60}(?:not |un|extra|forbidden)",
+            r"(?:un|not ).{0,40}max_completion_tokens",
+        ),
+    ),
+    (
+        "temperature",
+        _any(
+            r"temperature.{0,80}(?:not support|unsupported|deprecated|only the default|may only|must be 1)",
+            r"(?:unsupported|not support).{0,60}temperature",
+        ),
+    ),
     ("stream_options", _any(r"stream_options")),
     ("parallel_tool_calls", _any(r"parallel_tool_calls")),
     ("tool_choice", _any(r"tool_choice")),
     ("reasoning_effort", _any(r"reasoning_effort|reasoning\.effort")),
     ("response_format", _any(r"response_format|json_schema")),
-    ("system", _any(r"system (?:role|message|prompt)s?.{0,40}(?:not |un)|(?:unsupported|does not support|not support).{0,40}['\"`]?system\b", r"developer instruction is not enabled")),
+    (
+        "system",
+        _any(
+            r"system (?:role|message|prompt)s?.{0,40}(?:not |un)",
+            r"(?:unsupported|does not support|not support).{0,40}['\"`]?system\b",
+            r"developer instruction is not enabled",
+        ),
+    ),
 )
 
 RETRY_AFTER_DIGITS = re.compile(r"\s*([0-9]{1,10}(?:\.[0-9]{1,6})?)\s*", re.ASCII)
@@ -135,25 +164,28 @@ def classify(
     """
     headers = headers or {}
     words = _words(body)
-    message, detail = words.message, words.detail
-    code = classify_code(status, detail)
-    if code == "INVALID_REQUEST" and status in (404, 405, 415):
-        code = "ENDPOINT"
-    shown = message or f"HTTP {status}" + (" with a web page" if words.html else "")
-    text = f"{who} answered {status}: {shown}" if message else f"{who} answered {shown}"
-    facts: dict[str, Any] = {
-        "status": status if 100 <= status <= 599 else None,
-        "retry_after_s": retry_after_s(headers, now=now),
-        "request_id": next((headers[name] for name in REQUEST_ID_HEADERS if headers.get(name)), None),
-        "hint": HINTS.get(code, ""),
-    }
-    if code == "INVALID_REQUEST":
-        for option, pattern in OPTIONS:
-            if pattern.search(detail):
-                refused = RefusedOption(text, code, **facts)
-                refused.option = option
-                return refused
-    return LLMError(text, code, **facts)
+    code = classify_code(status, words.detail, told=words.told)
+    shown = words.message or f"HTTP {status}{' with a web page' if words.html else ''}"
+    text = f"{who} answered {status}: {shown}" if words.message else f"{who} answered {shown}"
+    wait = retry_after_s(headers, now=now)
+    hint = HINTS.get(code, "")
+    if code == "RATE_LIMIT" and wait is not None:
+        hint = f"{who} asks to wait {wait:g} s; wait, or use another model"
+    elif code == "CONTEXT_WINDOW_EXCEEDED" and not body.strip():
+        hint = f"a reply without a body usually means that the request is too long; {hint}"
+    option = next((name for name, pattern in OPTIONS if pattern.search(words.detail)), "")
+    error = RefusedOption if option and code == "INVALID_REQUEST" else LLMError
+    found = error(
+        text,
+        code,
+        status=status if 100 <= status <= 599 else None,
+        retry_after_s=wait,
+        request_id=next((headers[name] for name in REQUEST_ID_HEADERS if headers.get(name)), None),
+        hint=hint,
+    )
+    if isinstance(found, RefusedOption):
+        found.option = option
+    return found
 
 
 HINTS: dict[str, str] = {
@@ -163,30 +195,36 @@ HINTS: dict[str, str] = {
     "CONTEXT_WINDOW_EXCEEDED": "shorten the task or use a model with a larger context window",
     "UNKNOWN_MODEL": "check `model`; `python main.py models` lists what is reachable",
     "ENDPOINT": "check base_url; it usually ends in /v1",
+    "HTTP_404": "check base_url and `model`",
     "SERVER": "try again later, or use another model",
     "UNSUPPORTED_CONTENT": "use a model with vision, or leave the image out",
 }
 
 
-def classify_code(status: int, detail: str) -> str:
-    """The code of a status and the provider's words (error code, type and message joined by spaces)."""
+def classify_code(status: int, detail: str, *, told: bool = True) -> str:
+    """The code of a status and the provider's words (error code, type and message joined by spaces).
+
+    `told` is false when the body held no error object, which for a missing address means that it is no model API.
+    """
     throttled = bool(THROTTLED.search(detail))
-    if status == 401 or (status == 403 and not QUOTA.search(detail) and not throttled):
+    quota = _is_quota(detail, throttled=throttled)
+    if status == 401 or (status == 403 and not quota and not throttled):
         return "AUTH"
-    if _is_quota(detail, throttled=throttled) or status == 402:
+    if quota or status == 402:
         return "QUOTA"
     if status == 429 or (throttled and status in (400, 403, 413)):
         return "RATE_LIMIT"
     if status in (400, 404, 500) and BAD_CALL_FORMAT.search(detail):
         return "INVALID_TOOL_CALL"
-    if status in (400, 413, 422, 500) and is_overflow(detail):
+    # Cerebras refuses a request that is too long without any word.
+    if status in (400, 413, 422, 500) and (is_overflow(detail) or (status in (400, 413) and not detail.strip())):
         return "CONTEXT_WINDOW_EXCEEDED"
     if status in (400, 404, 415, 422, 500) and NO_IMAGES.search(detail):
         return "UNSUPPORTED_CONTENT"
     if status in (400, 404, 422) and UNKNOWN_MODEL.search(detail):
         return "UNKNOWN_MODEL"
-    if status in (404, 405, 415):
-        return "ENDPOINT" if not detail.strip() or status != 404 else "HTTP_404"
+    if status in (405, 415) or (status == 404 and not told):
+        return "ENDPOINT"
     if status == 408:
         return "TIMEOUT"
     if status in (400, 413, 422):
@@ -211,35 +249,40 @@ def _is_quota(detail: str, *, throttled: bool) -> bool:
     return bool(found) and not (throttled and "insufficient" not in found.group(0).lower())
 
 
-def in_band(payload: Mapping[str, Any], *, who: str) -> LLMError | None:
+def in_band(payload: Table, *, who: str) -> LLMError | None:
     """The error inside a reply with status 200 (a JSON body or a stream event), or None when there is none."""
     error = payload.get("error")
-    if not error and payload.get("object") != "error":
-        base = payload.get("base_resp")
-        if not (isinstance(base, dict) and cast("dict[str, Any]", base).get("status_code")):
-            return None
-    code = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else payload.get("code")
-    status = int(code) if isinstance(code, int | str) and re.fullmatch(r"[1-5][0-9]{2}", str(code)) else 0
-    body = json.dumps(payload, ensure_ascii=False).encode()
-    if status:
-        return classify(status, body, who=who)
-    detail = _words(body).detail
-    guess = 401 if re.search(r"invalid.{0,10}(?:api.?key|authentication)|unauthorized", detail, _FLAGS) else 400
-    if THROTTLED.search(detail):
-        guess = 429
-    elif re.search(r"overloaded|server.?error|internal|unavailable|upstream|timeout", detail, _FLAGS):
-        guess = 503
-    found = classify(guess, body, who=who)
-    return LLMError(f"{who} broke off: {_words(body).message or detail[:200]}", found.code, hint=found.hint)
+    base = _table(payload.get("base_resp")) or {}
+    if not error and payload.get("object") != "error" and not base.get("status_code"):
+        return None
+    code = (_table(error) or payload).get("code")
+    body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
+    if isinstance(code, int | str) and re.fullmatch(r"[1-5][0-9]{2}", str(code)):
+        return classify(int(code), body, who=who)
+    words = _words(body)
+    found = classify(next((status for status, said in GUESSES if said.search(words.detail)), 400), body, who=who)
+    text = f"{who} broke off: {words.message or words.detail[:200] or 'without a reason'}"
+    return LLMError(text, found.code, hint=found.hint)
 
 
+GUESSES: tuple[tuple[int, re.Pattern[str]], ...] = (
+    (429, THROTTLED),
+    (401, _any(r"invalid.{0,10}(?:api.?key|authentication)|unauthorized")),
+    (503, _any(r"overloaded|server.?error|internal|unavailable|upstream|timeout")),
+)
+"""The status that an error inside a reply would have had, by its words; else it is a bad request."""
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class _Words:
-    __slots__ = ("detail", "html", "message")
+    """What a body says: a `message` for people, the `detail` to classify; `told` = by an error object."""
 
-    def __init__(self, message: str, detail: str, *, html: bool = False) -> None:
-        self.message = message
-        self.detail = detail
-        self.html = html
+    message: str
+    detail: str
+    html: bool = False
+    told: bool = False
 
 
 def _words(body: bytes) -> _Words:
@@ -247,44 +290,67 @@ def _words(body: bytes) -> _Words:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        plain = re.sub(r"\s+", " ", re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", text)).strip()[:200]
-        html = text[:1] == "<"
-        return _Words(plain if plain and not html else "", plain, html=html)
-    if isinstance(data, list) and data:
-        data = cast("list[Any]", data)[0]
-    if not isinstance(data, dict):
-        return _Words(text[:200], text[:2000])
-    return _from_object(cast("dict[str, Any]", data), text)
+        plain = re.sub(r"\s+", " ", _MARKUP.sub(" ", text)).strip()[:200]
+        html = text.startswith("<")
+        return _Words("" if html else plain, plain, html=html)
+    table = _table(next(iter(_items(data)), None) if isinstance(data, list) else data)
+    if table is None:
+        return _Words(text[:200] if data else "", text[:2000] if data else "")
+    return _from_object(table, text)
 
 
-def _from_object(data: dict[str, Any], text: str) -> _Words:
+_MARKUP = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_MESSAGE_KEYS = ("message", "msg", "detail", "error_msg", "status_msg", "errors")
+
+
+def _from_object(data: Table, text: str) -> _Words:
     error = data.get("error")
-    holder = cast("dict[str, Any]", error) if isinstance(error, dict) else data
-    base = data.get("base_resp")
-    if isinstance(base, dict):
-        holder = {"message": cast("dict[str, Any]", base).get("status_msg"), "code": cast("dict[str, Any]", base).get("status_code")}
-    candidates = (error if isinstance(error, str) else None, *(holder.get(key) for key in ("message", "msg", "detail", "error_msg")))
-    message = next((_flat(value) for value in candidates if value), "")
-    metadata = holder.get("metadata")
-    raw = cast("dict[str, Any]", metadata).get("raw") if isinstance(metadata, dict) else None
+    holder = _table(error) or _table(data.get("base_resp")) or data
+    message = (
+        error if isinstance(error, str) else next((_flat(holder[key]) for key in _MESSAGE_KEYS if holder.get(key)), "")
+    )
+    raw = (_table(holder.get("metadata")) or {}).get("raw")
     if isinstance(raw, str) and raw and raw not in message:
         message = f"{message} ({raw[:300]})"
+    message = _unpacked(message)
     parts = (holder.get("code"), holder.get("type"), holder.get("param"), message)
     detail = " ".join(str(part) for part in parts if part not in (None, ""))
-    return _Words(message[:1000], detail or text[:2000])
+    return _Words(message[:1000], detail or text[:2000], told=bool(message) and message != NOT_FOUND)
 
 
-def _flat(value: object) -> str:
-    if isinstance(value, str):
-        return value
+NOT_FOUND = "Not Found"
+"""What web frameworks say in an object of their own about an address that they do not serve."""
+
+
+def _unpacked(message: str) -> str:
+    """The words inside a message that is itself the JSON text of an error, as gateways pass them on."""
+    if not message.startswith("{"):
+        return message
+    try:
+        inner = _table(json.loads(message))
+    except (ValueError, RecursionError):
+        return message
+    return _from_object(inner, message).message or message if inner else message
+
+
+def _flat(value: JSON) -> str:
+    """A readable text of a message that may be a list of entries, as validation errors are."""
     if isinstance(value, list):
-        return "; ".join(_flat(item) for item in cast("list[object]", value))
-    if isinstance(value, dict):
-        table = cast("dict[str, object]", value)
-        place = table.get("loc")
-        where = ".".join(str(part) for part in cast("list[object]", place)) + ": " if isinstance(place, list) else ""
-        return where + str(table.get("msg") or table.get("message") or json.dumps(table, ensure_ascii=False))
-    return str(value)
+        return "; ".join(_flat(item) for item in _items(value))
+    table = _table(value)
+    if table is None:
+        return str(value)
+    place = ".".join(str(part) for part in _items(table.get("loc")))
+    words = str(table.get("msg") or table.get("message") or json.dumps(table, ensure_ascii=False))
+    return f"{place}: {words}" if place else words
+
+
+def _table(value: JSON) -> Table | None:
+    return cast("Table", value) if isinstance(value, dict) else None
+
+
+def _items(value: JSON) -> list[JSON]:
+    return cast("list[JSON]", value) if isinstance(value, list) else []
 
 
 def retry_after_s(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
@@ -292,13 +358,11 @@ def retry_after_s(headers: Mapping[str, str], *, now: datetime | None = None) ->
 
     Zero, negative, past and unreadable values are no request (RFC 9110 section 10.2.3).
     """
-    if (ms := headers.get("retry-after-ms")) and (found := RETRY_AFTER_DIGITS.fullmatch(ms)):
+    if found := RETRY_AFTER_DIGITS.fullmatch(headers.get("retry-after-ms", "")):
         return float(found.group(1)) / 1000 or None
     value = headers.get("retry-after", "")
     if found := RETRY_AFTER_DIGITS.fullmatch(value):
         return float(found.group(1)) or None
-    if not value or not re.search(r"[A-Za-z]{3}", value):
-        return None
     try:
         when = parsedate_to_datetime(value)
     except (ValueError, IndexError, OverflowError):
@@ -310,6 +374,7 @@ def retry_after_s(headers: Mapping[str, str], *, now: datetime | None = None) ->
 
 def _server_time(headers: Mapping[str, str]) -> datetime | None:
     try:
-        return parsedate_to_datetime(headers["date"]) if "date" in headers else None
-    except (ValueError, IndexError):
+        when = parsedate_to_datetime(headers["date"]) if "date" in headers else None
+    except (ValueError, IndexError, OverflowError):
         return None
+    return when and when.replace(tzinfo=when.tzinfo or UTC)

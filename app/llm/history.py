@@ -12,6 +12,7 @@ from app.schema.message import (
     Block,
     ImageBlock,
     Message,
+    OpaqueBlock,
     PluginSource,
     ReasoningBlock,
     TextBlock,
@@ -129,7 +130,7 @@ def _has_substance(message: Message) -> bool:
             case TextBlock():
                 if block.text.strip():
                     return True
-            case ReasoningBlock():
+            case ReasoningBlock() | OpaqueBlock():
                 continue
             case _:
                 return True

@@ -46,37 +46,61 @@ class ModelFacts:
 
 
 class Capabilities(Protocol):
-    images: bool | None
-    tools: bool | None
-    parallel_tools: bool | None
-    reasoning: bool | None
-    json_schema: bool | None
+    """What the user says of a model; None = not said."""
+
+    @property
+    def images(self) -> bool | None: ...
+    @property
+    def tools(self) -> bool | None: ...
+    @property
+    def parallel_tools(self) -> bool | None: ...
+    @property
+    def reasoning(self) -> bool | None: ...
+    @property
+    def json_schema(self) -> bool | None: ...
 
 
 DEFAULTS = ModelFacts()
 """For a model nobody knows: window unknown, images and tools tried, `max_tokens`, temperature sent."""
 
 
-def _row(window: int, output: int | None, *, images: bool, **more: object) -> ModelFacts:
-    return replace(
-        ModelFacts(known=True, tools=True, parallel_tools=True), context_window=window, max_output_tokens=output, images=images, **more  # pyright: ignore[reportArgumentType]
+def _row(
+    window: int,
+    output: int | None,
+    *,
+    images: bool,
+    tools: bool | None = True,
+    parallel_tools: bool = True,
+    reasoning: bool | None = None,
+    json_schema: bool | None = None,
+    temperature: bool = True,
+    token_field: TokenField = "max_tokens",
+) -> ModelFacts:
+    return ModelFacts(
+        True, window, output, images, tools, parallel_tools, reasoning, json_schema, temperature, token_field
     )
 
 
-_OPENAI_REASONING: dict[str, object] = {
-    "reasoning": True,
-    "temperature": False,
-    "token_field": "max_completion_tokens",
-    "json_schema": True,
-}
+def _thinking(window: int, output: int, *, images: bool, json_schema: bool = True) -> ModelFacts:
+    """OpenAI's reasoning models: the new token field, and no temperature."""
+    return _row(
+        window,
+        output,
+        images=images,
+        reasoning=True,
+        json_schema=json_schema,
+        temperature=False,
+        token_field="max_completion_tokens",
+    )
+
 
 FAMILIES: tuple[tuple[str, ModelFacts], ...] = (
     # OpenAI (platform.openai.com/docs/models)
-    (r"o1-mini|o1-preview", _row(128_000, 65_536, images=False, **{**_OPENAI_REASONING, "json_schema": False})),
-    (r"o3-mini", _row(200_000, 100_000, images=False, **_OPENAI_REASONING)),
-    (r"o[134](?!\d)", _row(200_000, 100_000, images=True, **_OPENAI_REASONING)),
+    (r"o1-mini|o1-preview", _thinking(128_000, 65_536, images=False, json_schema=False)),
+    (r"o3-mini", _thinking(200_000, 100_000, images=False)),
+    (r"o[134](?!\d)", _thinking(200_000, 100_000, images=True)),
     (r"gpt-5.*chat", _row(128_000, 16_384, images=True, token_field="max_completion_tokens", json_schema=True)),
-    (r"gpt-[5-9]", _row(400_000, 128_000, images=True, **_OPENAI_REASONING)),
+    (r"gpt-[5-9]", _thinking(400_000, 128_000, images=True)),
     (r"gpt-4\.1", _row(1_047_576, 32_768, images=True, json_schema=True)),
     (r"gpt-4o|chatgpt-4o", _row(128_000, 16_384, images=True, json_schema=True)),
     (r"gpt-4-(turbo|vision)", _row(128_000, 4_096, images=True)),
@@ -134,13 +158,16 @@ def facts_for(model: str, overrides: Capabilities | None = None, *, context_wind
     """The facts of a model id, with what the user set laid over them."""
     short = model.lower().rsplit("/", 1)[-1]
     facts = next((facts for pattern, facts in _COMPILED if pattern.search(short)), DEFAULTS)
-    changes: dict[str, object] = {}
-    if overrides is not None:
-        names = ("images", "tools", "parallel_tools", "reasoning", "json_schema")
-        changes = {name: value for name in names if (value := getattr(overrides, name)) is not None}
-    if context_window is not None:
-        changes["context_window"] = context_window
-    return replace(facts, **changes) if changes else facts  # pyright: ignore[reportArgumentType]
+    said = overrides or DEFAULTS
+    return replace(
+        facts,
+        context_window=facts.context_window if context_window is None else context_window,
+        images=facts.images if said.images is None else said.images,
+        tools=facts.tools if said.tools is None else said.tools,
+        parallel_tools=facts.parallel_tools if said.parallel_tools is None else said.parallel_tools,
+        reasoning=facts.reasoning if said.reasoning is None else said.reasoning,
+        json_schema=facts.json_schema if said.json_schema is None else said.json_schema,
+    )
 
 
 def price_usd(model: str, usage: Usage, *, provider: str, local: bool) -> float | None:
@@ -156,9 +183,10 @@ def price_usd(model: str, usage: Usage, *, provider: str, local: bool) -> float 
         cache_write_tokens=usage.cache_write_tokens or None,
         output_tokens=usage.output_tokens,
     )
-    for provider_id in (provider, None):
+    # First as this account prices it, then as whoever made the model does.
+    for model_id, provider_id in ((model, provider), (model.rsplit("/", 1)[-1], None)):
         try:
-            return float(calc_price(priced, model.rsplit("/", 1)[-1] if provider_id is None else model, provider_id=provider_id).total_price)
+            return float(calc_price(priced, model_id, provider_id=provider_id).total_price)
         except LookupError:
             continue
     return None

@@ -6,13 +6,15 @@ One decoder serves one reply. `feed` takes a parsed stream event (or a whole com
 from __future__ import annotations
 
 import json
+import math
+import re
 import uuid
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, cast
 
 from app.llm.failures import HINTS, in_band
 from app.schema.errors import LLMError, LLMFailure
-from app.schema.message import ReasoningBlock, TextBlock, ToolCallBlock
+from app.schema.message import JSON, ReasoningBlock, TextBlock, ToolCallBlock
 from app.schema.stream import (
     BlockEnd,
     BlockStart,
@@ -30,27 +32,46 @@ FINISH: dict[str, FinishReason] = {
     "stop": "stop",
     "eos": "stop",
     "end_turn": "stop",
+    "stop_sequence": "stop",
+    "complete": "stop",
     "tool_calls": "tool-calls",
     "tool_use": "tool-calls",
     "function_call": "tool-calls",
     "length": "max-tokens",
     "max_tokens": "max-tokens",
 }
+_FILTERED = ("CONTENT_FILTER", "the provider's content filter stopped the reply")
+_BROKE_OFF = ("SERVER", "the provider broke off the reply")
 FAILED_FINISH: dict[str, tuple[str, str]] = {
-    "content_filter": ("CONTENT_FILTER", "the provider's content filter stopped the reply"),
+    "content_filter": _FILTERED,
+    "sensitive": _FILTERED,
+    "safety": _FILTERED,
+    "recitation": _FILTERED,
+    "prohibited_content": _FILTERED,
     "refusal": ("REFUSED", "the model refused"),
     "model_context_window_exceeded": ("CONTEXT_WINDOW_EXCEEDED", "the context window was full"),
+    "malformed_function_call": ("INVALID_TOOL_CALL", "the model's call did not fit the call format"),
+    "insufficient_system_resource": _BROKE_OFF,
+    "network_error": _BROKE_OFF,
+    "abort": _BROKE_OFF,
 }
+"""Reasons of vendors that are no success, lower-cased; any other unknown reason becomes its own upper-cased code."""
 _CLOSER = "</think>"
 _OPENER = "<think>"
 
+Table = dict[str, Any]
+
 
 class _Call:
-    __slots__ = ("arguments", "id", "index", "name")
+    """A call in the making. `wire_id` is the id the server gave it, "" until it gives one."""
 
-    def __init__(self, index: int, call_id: str) -> None:
+    __slots__ = ("arguments", "id", "index", "name", "slot", "wire_id")
+
+    def __init__(self, index: int, slot: str, wire_id: str, unique_id: str) -> None:
         self.index = index
-        self.id = call_id
+        self.slot = slot
+        self.wire_id = wire_id
+        self.id = unique_id
         self.name = ""
         self.arguments: list[str] = []
 
@@ -58,9 +79,13 @@ class _Call:
     def complete(self) -> bool:
         try:
             json.loads("".join(self.arguments))
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         return True
+
+    def is_followed_by(self, name: str) -> bool:
+        """Whether a fragment with this name, and nothing else to tell it apart, starts the next call."""
+        return bool(name and self.name) and (self.complete or not name.startswith(self.name))
 
 
 class ChatDecoder:
@@ -73,69 +98,61 @@ class ChatDecoder:
         self._reasoning_parts: list[str] = []
         self._calls: list[_Call] = []
         self._by_id: dict[str, _Call] = {}
-        self._by_index: dict[str, _Call] = {}
+        self._by_slot: dict[str, _Call] = {}
         self._usage: Usage | None = None
         self._finish: str | None = None
         self._refusal: list[str] = []
         self._model: str | None = None
-        self._saw_choice = False
         self._thinking = _ThinkSplitter()
 
     @property
     def finished(self) -> bool:
         return bool(self._finish)
 
-    def feed(self, payload: object) -> list[Chunk]:
+    def feed(self, payload: JSON) -> list[Chunk]:
         """The chunks of one event. Raises `LLMError` for an error inside the stream and for what is no object."""
-        if not isinstance(payload, dict):
+        data = _table(payload)
+        if data is None:
             raise LLMError(f"{self._who} sent an event that is no JSON object", "MALFORMED_RESPONSE")
-        data = cast("dict[str, Any]", payload)
         if (error := in_band(data, who=self._who)) is not None:
             raise error
         if isinstance(model := data.get("model"), str) and model:
             self._model = model
-        if isinstance(usage := data.get("usage"), dict):
-            self._usage = read_usage(cast("dict[str, Any]", usage))
-        choices = data.get("choices")
-        if not isinstance(choices, list) or not choices:
-            return []
-        first = cast("list[object]", choices)[0]
-        return self._choice(cast("dict[str, Any]", first)) if isinstance(first, dict) else []
+        self._count(data)
+        # A second choice was not asked for; some servers send one all the same.
+        choice = _table(next(iter(_items(data.get("choices"))), None))
+        return [] if choice is None else self._choice(choice)
 
-    def _choice(self, choice: dict[str, Any]) -> list[Chunk]:
-        self._saw_choice = True
-        if isinstance(usage := choice.get("usage"), dict):
-            self._usage = read_usage(cast("dict[str, Any]", usage))
-        delta = choice.get("delta") or choice.get("message") or {}
+    def _count(self, holder: Table) -> None:
+        if (usage := _table(holder.get("usage"))) is not None:
+            self._usage = read_usage(usage)
+
+    def _choice(self, choice: Table) -> list[Chunk]:
+        self._count(choice)
         chunks: list[Chunk] = []
-        if isinstance(delta, dict):
-            self._delta(cast("dict[str, Any]", delta), chunks)
+        if (delta := _table(choice.get("delta") or choice.get("message"))) is not None:
+            self._delta(delta, chunks)
         if isinstance(text := choice.get("text"), str):
             self._add_text(text, chunks)
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
-            self._finish = reason
+            self._finish = reason.lower()
         return chunks
 
-    def _delta(self, delta: dict[str, Any], chunks: list[Chunk]) -> None:
+    def _delta(self, delta: Table, chunks: list[Chunk]) -> None:
         thinking = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(thinking, str) and thinking:
             self._add_reasoning(thinking, chunks)
-        content = delta.get("content")
-        if content:
-            self._add_text(_content_text(content), chunks)
+        for is_thinking, text in _parts(delta.get("content")):
+            (self._add_reasoning if is_thinking else self._add_text)(text, chunks)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             self._refusal.append(refusal)
         calls = delta.get("tool_calls")
-        if isinstance(calls, dict):
-            calls = [calls]
-        if isinstance(calls, list):
-            for piece in cast("list[object]", calls):
-                if isinstance(piece, dict):
-                    self._add_call(cast("dict[str, Any]", piece), chunks)
-        legacy = delta.get("function_call")
-        if isinstance(legacy, dict) and not calls:
-            self._add_call({"index": 0, "function": legacy}, chunks)
+        pieces = [piece for item in _items(calls) or [calls] if (piece := _table(item)) is not None]
+        if not pieces and (legacy := _table(delta.get("function_call"))) is not None:
+            pieces = [{"index": 0, "function": legacy}]
+        for piece in pieces:
+            self._add_call(piece, chunks)
 
     def _add_text(self, text: str, chunks: list[Chunk]) -> None:
         for is_thinking, piece in self._thinking.feed(text):
@@ -158,60 +175,55 @@ class ChatDecoder:
         self._reasoning_parts.append(text)
         chunks.append(ReasoningDelta(self._reasoning, text))
 
-    def _add_call(self, piece: dict[str, Any], chunks: list[Chunk]) -> None:
-        function = piece.get("function")
-        fields = cast("dict[str, Any]", function) if isinstance(function, dict) else piece
-        name = fields.get("name")
-        name = name if isinstance(name, str) else ""
+    def _add_call(self, piece: Table, chunks: list[Chunk]) -> None:
+        fields = _table(piece.get("function")) or piece
+        call_id, name = _text(piece.get("id")), _text(fields.get("name"))
         arguments = fields.get("arguments")
-        if arguments is None:
-            arguments = ""
-        elif not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        call_id = piece.get("id")
-        call, opened = self._route(call_id if isinstance(call_id, str) else "", piece.get("index"), name)
-        if opened:
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+        call, is_new = self._route(call_id, _slot(piece.get("index")), name)
+        if is_new:
             chunks.append(BlockStart(call.index, "tool-call"))
         # A name arrives once, repeated whole, or (rarely) in growing prefixes; the longest is the name.
-        if name and (not call.name or name.startswith(call.name)):
+        if name.startswith(call.name):
             call.name = name
         call.arguments.append(arguments)
         chunks.append(ToolCallDelta(call.index, call.id, call.name or None, arguments))
 
-    def _route(self, call_id: str, index: object, name: str) -> tuple[_Call, bool]:
-        """The call a fragment belongs to, and whether it is new; ids are stronger than indexes.
+    def _route(self, call_id: str, slot: str, name: str) -> tuple[_Call, bool]:
+        """The call a fragment belongs to, and whether it is new; ids are stronger than indexes (`slot`, "" = none).
 
-        Servers send all indexes 0, none, from 1, as strings, the id on every fragment, only later, or never.
+        Servers send all indexes 0, none, from 1, as strings, the id on every fragment, only later, twice, or never.
         """
-        slot = "" if index is None or isinstance(index, bool) else str(index)
-        if call_id and call_id in self._by_id:
-            call = self._by_id[call_id]
-            if slot:
-                self._by_index[slot] = call
-            return call, False
-        bound = self._by_index.get(slot) if slot else (self._calls[-1] if self._calls else None)
-        if call_id:
-            if bound is not None and bound.id == _minted(bound) and slot:
-                self._rename(bound, call_id)
-                return bound, False
-            return self._open_call(call_id, slot), True
-        if bound is None or (name and bound.name and bound.complete):
-            return self._open_call("", slot), True
-        return bound, False
+        bound = self._by_slot.get(slot) if slot else next(reversed(self._calls), None)
+        if not call_id:
+            if bound is None or bound.is_followed_by(name):
+                return self._open_call(call_id, slot), True
+            return bound, False
+        if slot and bound is not None and bound.wire_id == call_id:
+            return bound, False
+        known = self._by_id.get(call_id)
+        if known is not None:
+            if slot and known.slot and slot != known.slot and name and known.complete:
+                return self._open_call(call_id, slot), True
+            self._by_slot[slot] = known
+            return known, False
+        if bound is not None and not bound.wire_id and (slot or not name):
+            bound.wire_id = bound.id = call_id
+            self._by_id[call_id] = bound
+            return bound, False
+        return self._open_call(call_id, slot), True
 
     def _open_call(self, call_id: str, slot: str) -> _Call:
-        call = _Call(self._new_block(), "")
-        call.id = call_id or _minted(call)
+        # Minted ids are unique beyond this reply: some servers number from zero in each turn, and histories pair by id.
+        unique_id = (
+            call_id if call_id and call_id not in self._by_id else f"{call_id or 'call'}-{uuid.uuid4().hex[:12]}"
+        )
+        call = _Call(self._new_block(), slot, call_id, unique_id)
         self._calls.append(call)
-        self._by_id[call.id] = call
-        if slot:
-            self._by_index[slot] = call
+        self._by_id.setdefault(call_id or unique_id, call)
+        self._by_slot[slot] = call
         return call
-
-    def _rename(self, call: _Call, call_id: str) -> None:
-        self._by_id.pop(call.id, None)
-        call.id = call_id
-        self._by_id[call_id] = call
 
     def _new_block(self) -> int:
         self._blocks += 1
@@ -266,26 +278,12 @@ class ChatDecoder:
             ends.append((call.index, BlockEnd(call.index, block)))
         return [chunk for _, chunk in sorted(ends, key=lambda pair: pair[0])]
 
-    def complete_body(self, payload: object) -> list[Chunk]:
+    def complete_body(self, payload: JSON) -> list[Chunk]:
         """The chunks of a whole, unstreamed completion."""
         chunks = self.feed(payload)
-        if not self._saw_choice and not (isinstance(payload, dict) and "choices" in payload):
+        if "choices" not in (_table(payload) or {}):
             raise LLMError(f"{self._who} answered with JSON that is no completion", "ENDPOINT", hint=HINTS["ENDPOINT"])
         return [*chunks, *self.end(done=True)]
-
-
-def _minted(call: _Call) -> str:
-    # Unique beyond this reply: some servers number from zero in each turn, and histories pair by id.
-    return call.id if call.id.startswith("call-x") else f"call-x{uuid.uuid4().hex[:12]}"
-
-
-def _content_text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        texts = [cast("dict[str, Any]", part).get("text") for part in cast("list[object]", content) if isinstance(part, dict)]
-        return "".join(text for text in texts if isinstance(text, str))
-    return str(content)
 
 
 def read_usage(usage: Mapping[str, Any]) -> Usage:
@@ -293,58 +291,89 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
 
     Cached tokens stand in `prompt_tokens_details.cached_tokens` (OpenAI) or `prompt_cache_hit_tokens` (DeepSeek).
     """
-    prompt_details = usage.get("prompt_tokens_details") or {}
-    output_details = usage.get("completion_tokens_details") or {}
-    prompt = _count(usage.get("prompt_tokens"))
-    cached = _count(prompt_details.get("cached_tokens")) or _count(usage.get("prompt_cache_hit_tokens"))
+    prompt = _number(usage.get("prompt_tokens"))
+    details = _table(usage.get("prompt_tokens_details")) or {}
+    cached = _number(details.get("cached_tokens")) or _number(usage.get("prompt_cache_hit_tokens"))
     cached = min(cached, prompt)
+    output_details = _table(usage.get("completion_tokens_details")) or {}
     return Usage(
         input_tokens=prompt - cached,
-        output_tokens=_count(usage.get("completion_tokens")),
+        output_tokens=_number(usage.get("completion_tokens")),
         cache_read_tokens=cached,
-        reasoning_tokens=_count(output_details.get("reasoning_tokens")),
+        reasoning_tokens=_number(output_details.get("reasoning_tokens")),
     )
 
 
-def _count(value: object) -> int:
-    if isinstance(value, bool):
-        return 0
-    if isinstance(value, int | float):
-        return max(0, int(value))
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else 0
+def _number(value: JSON) -> int:
+    if isinstance(value, float) and math.isfinite(value):
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(0, value)
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value) else 0
+
+
+def _table(value: JSON) -> Table | None:
+    return cast("Table", value) if isinstance(value, dict) else None
+
+
+def _items(value: JSON) -> list[JSON]:
+    return cast("list[JSON]", value) if isinstance(value, list) else []
+
+
+def _text(value: JSON) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _slot(index: JSON) -> str:
+    return str(index) if isinstance(index, int | str) and not isinstance(index, bool) else ""
+
+
+def _parts(content: JSON) -> Iterator[tuple[bool, str]]:
+    """(is thinking, text) of a content that is a text or a list of parts (Mistral's thinking is a part of its own)."""
+    if isinstance(content, str) and content:
+        yield False, content
+    for part in map(_table, _items(content)):
+        if part is None:
+            continue
+        if text := _text(part.get("text")):
+            yield False, text
+        for thought in map(_table, _items(part.get("thinking"))):
+            if thought is not None and (text := _text(thought.get("text"))):
+                yield True, text
 
 
 class _ThinkSplitter:
     """Routes a leading `<think>…</think>` of inline-thinking models to reasoning while the text streams."""
 
     def __init__(self) -> None:
-        self._state = "start"
+        self._state: Literal["start", "thinking", "gap", "text"] = "start"
         self._held = ""
 
     def feed(self, text: str) -> list[tuple[bool, str]]:
-        if self._state == "text":
-            return [(False, text)]
+        """(is thinking, text) of what can be told by now; the beginning of a tag is held back."""
         self._held += text
+        pieces: list[tuple[bool, str]] = []
         if self._state == "start":
             lead = self._held.lstrip()
-            if _OPENER.startswith(lead[: len(_OPENER)]) and len(lead) < len(_OPENER):
-                return []
-            if not lead.startswith(_OPENER):
+            if lead.startswith(_OPENER):
+                self._state, self._held = "thinking", lead.removeprefix(_OPENER)
+            elif not _OPENER.startswith(lead):
                 self._state = "text"
-                return self._release(thinking=False)
-            self._state, self._held = "thinking", lead[len(_OPENER) :]
-        head, closer, rest = self._held.partition(_CLOSER)
-        if closer:
-            self._state, self._held = "text", ""
-            rest = rest.lstrip("\n")
-            return [pair for pair in ((True, head), (False, rest)) if pair[1]]
-        keep = next((n for n in range(len(_CLOSER) - 1, 0, -1) if self._held.endswith(_CLOSER[:n])), 0)
-        ready, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return [(True, ready)] if ready else []
+        if self._state == "thinking":
+            thought, closer, rest = self._held.partition(_CLOSER)
+            if closer:
+                self._state, self._held = "gap", rest
+            else:
+                keep = next((n for n in range(len(_CLOSER) - 1, 0, -1) if thought.endswith(_CLOSER[:n])), 0)
+                thought, self._held = thought[: len(thought) - keep], thought[len(thought) - keep :]
+            pieces.append((True, thought))
+        if self._state == "gap":
+            self._held = self._held.lstrip("\n")
+            self._state = "text" if self._held else "gap"
+        if self._state == "text":
+            pieces.extend(self.flush())
+        return [piece for piece in pieces if piece[1]]
 
     def flush(self) -> list[tuple[bool, str]]:
-        return self._release(thinking=self._state == "thinking")
-
-    def _release(self, *, thinking: bool) -> list[tuple[bool, str]]:
         held, self._held = self._held, ""
-        return [(thinking, held)] if held else []
+        return [(self._state == "thinking", held)] if held else []

@@ -8,12 +8,11 @@ Wire facts: OpenAI API reference, "Create chat completion".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from app.llm.adapters.accounts import Quirks
-from app.schema.errors import LLMError
+from app.llm.adapters.accounts import EffortStyle, Quirks
 from app.schema.message import (
     Block,
     ImageBlock,
@@ -26,6 +25,13 @@ from app.schema.message import (
 )
 from app.schema.request import ModelRequest, ToolSpec
 
+_LEVELS = ("low", "medium", "high", "max")
+EFFORTS: dict[EffortStyle, tuple[str, ...]] = {
+    "openai": ("off", "none", "minimal", *_LEVELS, "xhigh"),
+    "deepseek": ("off", "none", *_LEVELS),
+    "openrouter": ("off", "none", "minimal", *_LEVELS, "xhigh"),
+}
+"""The reasoning efforts a user may name; `off` and `none` are one. Which of them a model has, its vendor says."""
 NO_OUTPUT = "(no output)"
 _TOOL_KEY = "chat"
 
@@ -84,12 +90,9 @@ class ChatEncoder:
             head += b',"tools":[' + b",".join(map(_tool, request.tools)) + b"]"
         return head + b',"messages":['
 
-    def _messages(self, request: ModelRequest, learned: Learned) -> Iterable[bytes]:
-        system_text = request.system
-        if system_text and "system" not in learned.dropped:
-            yield dumps({"role": "system", "content": system_text})
-        elif system_text:
-            yield dumps({"role": "user", "content": system_text})
+    def _messages(self, request: ModelRequest, learned: Learned) -> Iterator[bytes]:
+        if request.system:
+            yield dumps({"role": "user" if "system" in learned.dropped else "system", "content": request.system})
         waiting: list[bytes] = []
         for message in request.messages:
             encoded: _Encoded | None = message.wire.get(self._key)
@@ -102,6 +105,8 @@ class ChatEncoder:
             if encoded.after:
                 waiting.append(encoded.after)
         yield from waiting
+        if words := _in_words(request, learned):
+            yield dumps({"role": "user", "content": words})
 
     def _tail(
         self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool, one_call: bool
@@ -126,22 +131,28 @@ class ChatEncoder:
         return b"]" + (b"," + dumps(options)[1:] if options else b"}")
 
     def _message(self, message: Message) -> _Encoded:
-        results = message.tool_results
-        if results:
-            return self._result(results[0])
-        if message.role == "assistant":
-            return _Encoded(dumps(self._assistant(message)), b"", is_result=False)
-        return _Encoded(dumps({"role": "user", "content": _user_content(message.content)}), b"", is_result=False)
+        if message.tool_results:
+            return self._results(message)
+        entry = self._assistant(message) if message.role == "assistant" else _user(message.content)
+        return _Encoded(dumps(entry), b"", is_result=False)
 
-    def _result(self, result: ToolResultBlock) -> _Encoded:
-        images = [block for block in result.content if isinstance(block, ImageBlock)]
-        text = result.text or ("(see the image below)" if images else NO_OUTPUT)
-        body = dumps({"role": "tool", "tool_call_id": result.call_id, "content": text})
-        if not images:
-            return _Encoded(body, b"", is_result=True)
-        # Tool messages take text only on most servers, and a user message may not stand between two results.
-        note = TextBlock(f"Image of the tool result {result.call_id}:")
-        return _Encoded(body, dumps({"role": "user", "content": _user_content((note, *images))}), is_result=True)
+    def _results(self, message: Message) -> _Encoded:
+        """Tool entries; what else the message holds, and images, which most servers take only from a user, wait.
+
+        A user entry may not stand between two results of the same turn.
+        """
+        entries: list[bytes] = []
+        after: list[bytes] = []
+        rest = [block for block in message.content if not isinstance(block, ToolResultBlock)]
+        for result in message.tool_results:
+            images = [block for block in result.content if isinstance(block, ImageBlock)]
+            text = result.text or ("(see the image below)" if images else NO_OUTPUT)
+            entries.append(dumps({"role": "tool", "tool_call_id": result.call_id, "content": text}))
+            if images:
+                after.append(dumps(_user((TextBlock(f"Image of the tool result {result.call_id}:"), *images))))
+        if any(isinstance(block, TextBlock | ImageBlock) for block in rest):
+            after.append(dumps(_user(rest)))
+        return _Encoded(b",".join(entries), b",".join(after), is_result=True)
 
     def _assistant(self, message: Message) -> dict[str, Any]:
         entry: dict[str, Any] = {"role": "assistant", "content": message.text}
@@ -157,7 +168,11 @@ class ChatEncoder:
 
 
 def _call(call: ToolCallBlock) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": wire_arguments(call.arguments)}}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": wire_arguments(call.arguments)},
+    }
 
 
 def wire_arguments(raw: str) -> str:
@@ -180,6 +195,21 @@ def _tool(spec: ToolSpec) -> bytes:
     return known
 
 
+def _user(content: Iterable[Block]) -> dict[str, Any]:
+    return {"role": "user", "content": _user_content(content)}
+
+
+def _in_words(request: ModelRequest, learned: Learned) -> str:
+    """What the server refused as an option, asked of the model itself at the tail of the request."""
+    words: list[str] = []
+    if request.tools and request.tool_choice == "required" and "tool_choice" in learned.dropped:
+        words.append("Answer with a call of one of the tools.")
+    if request.response_schema is not None and "response_format" in learned.dropped:
+        schema = dumps(request.response_schema).decode()
+        words.append(f"Answer with one JSON value that follows this JSON Schema, and nothing else: {schema}")
+    return "\n".join(words)
+
+
 def _user_content(content: Iterable[Block]) -> str | list[dict[str, Any]]:
     blocks = [block for block in content if not isinstance(block, ReasoningBlock)]
     if not any(isinstance(block, ImageBlock) for block in blocks):
@@ -191,18 +221,24 @@ def _user_content(content: Iterable[Block]) -> str | list[dict[str, Any]]:
                 parts.append({"type": "text", "text": block.text})
             case ImageBlock():
                 url: dict[str, Any] = {"url": f"data:{block.media_type};base64,{block.data}"}
-                parts.append({"type": "image_url", "image_url": url if block.detail == "auto" else url | {"detail": block.detail}})
+                parts.append(
+                    {
+                        "type": "image_url",
+                        "image_url": url if block.detail == "auto" else url | {"detail": block.detail},
+                    }
+                )
             case _:
                 continue
     return parts
 
 
-def _effort(style: str, effort: str) -> dict[str, Any]:
-    if style == "deepseek":
-        off = {"thinking": {"type": "disabled"}}
-        return off if effort == "off" else {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
-    if style == "openrouter":
-        return {"reasoning": {"enabled": False} if effort == "off" else {"effort": effort}}
-    if effort == "off":
-        raise LLMError("this account cannot switch reasoning off", "UNSUPPORTED_REASONING_EFFORT", hint="remove reasoning_effort")
-    return {"reasoning_effort": effort}
+def _effort(style: EffortStyle, effort: str) -> dict[str, Any]:
+    off = effort in ("off", "none")
+    match style:
+        case "deepseek":
+            thinking = {"thinking": {"type": "disabled" if off else "enabled"}}
+            return thinking if off else thinking | {"reasoning_effort": effort}
+        case "openrouter":
+            return {"reasoning": {"enabled": False} if off else {"effort": effort}}
+        case "openai":
+            return {"reasoning_effort": "none" if off else effort}

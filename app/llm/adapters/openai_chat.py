@@ -6,15 +6,17 @@ Speaks the wire itself over aiohttp; why not through the SDK stands in `docs/dec
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
-from app.llm.adapters.accounts import Quirks
-from app.llm.adapters.base import LLMAdapter, ModelInfo, ProviderInfo
+from app.llm.adapters.accounts import DEFAULT, Quirks
+from app.llm.adapters.base import LLMAdapter, ModelInfo, ProviderInfo, ReasoningInfo
 from app.llm.adapters.chat_decode import ChatDecoder
-from app.llm.adapters.chat_encode import ChatEncoder, Learned
+from app.llm.adapters.chat_encode import EFFORTS, ChatEncoder, Learned
 from app.llm.failures import HINTS, RefusedOption, classify, in_band
 from app.llm.models import ModelFacts
 from app.llm.sse import SSEDecoder, SSEEvent
@@ -24,6 +26,9 @@ from app.schema.message import JSON
 from app.schema.request import ModelRequest
 from app.schema.stream import Chunk
 
+PATIENCE = 5
+"""Keep-alive comments may stand in for events for this many idle limits."""
+BOM = b"\xef\xbb\xbf"
 _RESERVED_HEADERS = frozenset({"user-agent", "content-type", "authorization", "api-key", "host", "content-length"})
 
 # What a server's refusal of an option teaches: the option is dropped, or the token field renamed.
@@ -41,7 +46,7 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True)
 class ChatAccount:
-    """Where and as whom to speak. `base_url` ends before `/chat/completions`; `azure_version` marks Azure's addresses."""
+    """Where and as whom to speak. `base_url` ends before `/chat/completions`; `azure_version` marks Azure's form."""
 
     vendor: str
     label: str
@@ -49,8 +54,8 @@ class ChatAccount:
     api_key: str = field(default="", repr=False)
     local: bool = False
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    timeouts: Timeouts = Timeouts()
-    quirks: Quirks = Quirks()
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    quirks: Quirks = DEFAULT
     azure_version: str | None = None
     key_hint: str = ""
 
@@ -82,30 +87,45 @@ class OpenAIChatAdapter(LLMAdapter):
         return ProviderInfo(route, self._account.label, self._account.vendor, self._account.local)
 
     async def resolve_model(self, route: str, model: str) -> ModelInfo:
-        return ModelInfo(route, model, model, context_window=self._facts.context_window)
+        """Facts of the table. A model that may reason takes every effort its vendor names; the vendor decides which."""
+        may_reason = self._facts.reasoning is not False
+        efforts = ReasoningInfo(tuple((name, name) for name in EFFORTS[self._account.quirks.effort_style]))
+        return ModelInfo(
+            route,
+            model,
+            model,
+            context_window=self._facts.context_window,
+            reasoning=efforts if may_reason else None,
+        )
 
     async def list_models(self, route: str) -> Sequence[ModelInfo]:
         url = f"{self._account.base_url.partition('?')[0]}/models"
-        async with self._transport.request("GET", url, headers=self._request_headers(), timeouts=self._account.timeouts) as response:
+        async with self._transport.request(
+            "GET", url, headers=self._request_headers(), timeouts=self._account.timeouts
+        ) as response:
             body = await response.read()
             if response.status != 200:
                 raise classify(response.status, body, response.headers, who=self._who)
         data = _json(body, self._who)
-        entries = cast("dict[str, Any]", data).get("data") if isinstance(data, dict) else data
+        entries = cast("dict[str, JSON]", data).get("data") if isinstance(data, dict) else data
         if not isinstance(entries, list):
             raise LLMError(f"{self._who} gave no list of models", "ENDPOINT", hint=HINTS["ENDPOINT"])
-        ids = [cast("dict[str, Any]", entry).get("id") for entry in cast("list[object]", entries) if isinstance(entry, dict)]
-        return tuple(ModelInfo(route, name, name) for name in ids if isinstance(name, str) and name)
+        rows = [cast("dict[str, JSON]", entry) for entry in cast("list[JSON]", entries) if isinstance(entry, dict)]
+        names = [name for row in rows if isinstance(name := row.get("id"), str) and name]
+        return tuple(ModelInfo(route, name, name) for name in dict.fromkeys(names))
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         url = self._account.url(request.config.model)
         body = self.encode(request)
         headers = self._request_headers()
-        async with self._transport.request("POST", url, headers=headers, body=body, timeouts=self._account.timeouts) as response:
+        async with self._transport.request(
+            "POST", url, headers=headers, body=body, timeouts=self._account.timeouts
+        ) as response:
             if response.status != 200:
                 raise await self._refusal(response)
-            async for chunk in _decode(response, self._who):
-                yield chunk
+            async with aclosing(_decode(response, self._who)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     def encode(self, request: ModelRequest) -> bytes:
         """The bytes of a request as they go on the wire."""
@@ -139,8 +159,15 @@ class OpenAIChatAdapter(LLMAdapter):
 
     def _request_headers(self) -> dict[str, str]:
         if self._headers is None:
-            extra = {name: value for name, value in self._account.headers.items() if name.lower() not in _RESERVED_HEADERS}
-            self._headers = {"User-Agent": USER_AGENT, "Content-Type": "application/json", **extra, **self._key_header()}
+            extra = {
+                name: value for name, value in self._account.headers.items() if name.lower() not in _RESERVED_HEADERS
+            }
+            self._headers = {
+                "User-Agent": USER_AGENT,
+                "Content-Type": "application/json",
+                **extra,
+                **self._key_header(),
+            }
         return self._headers
 
     def _key_header(self) -> dict[str, str]:
@@ -179,7 +206,6 @@ class OpenAIChatAdapter(LLMAdapter):
 
 
 _NOTHING = Learned()
-_BOM = b"\xef\xbb\xbf"
 
 
 def _uses(option: str, request: ModelRequest) -> bool:
@@ -201,50 +227,68 @@ def _uses(option: str, request: ModelRequest) -> bool:
             return option == "stream_options"
 
 
-async def _decode(response: Response, who: str) -> AsyncIterator[Chunk]:
+async def _decode(response: Response, who: str) -> AsyncGenerator[Chunk]:
     """Chunks of a 200 reply. Its first bytes tell an event stream from a whole JSON body or a web page."""
-    decoder = ChatDecoder(who)
-    events = SSEDecoder()
+    decoder, events = ChatDecoder(who), SSEDecoder()
+    silence = _Silence(response.timeouts.idle_s, who)
     body = response.chunks()
     head = b""
     async for piece in body:
         head += piece
-        if head.removeprefix(_BOM).strip():
+        if _start(head):
             break
-    start = head.removeprefix(_BOM).lstrip()
-    if not start:
+    if not _start(head):
         raise LLMError(f"{who} sent an empty body", "EMPTY_RESPONSE")
-    if start[:1] in b"{[<":
+    if _start(head) in b"{[<":
         rest = [piece async for piece in body]
         for chunk in decoder.complete_body(_whole(b"".join((head, *rest)), who)):
             yield chunk
         return
-    for event in events.feed(head):
-        if _is_done(event):
-            for chunk in decoder.end(done=True):
-                yield chunk
-            return
-        for chunk in _event(event, decoder, who):
-            yield chunk
-    async for piece in body:
-        for event in events.feed(piece):
+    async for piece in _prepend(head, body):
+        found = events.feed(piece)
+        for event in found:
             if _is_done(event):
                 for chunk in decoder.end(done=True):
                     yield chunk
                 return
             for chunk in _event(event, decoder, who):
                 yield chunk
-    for chunk in _last_events(events, decoder, who):
+        silence.heard(event_came=bool(found))
+    for event in events.flush():
+        # Without its blank line an event may be cut; it counts when it is a whole object.
+        if event.data.rstrip().endswith(b"}"):
+            for chunk in _event(event, decoder, who):
+                yield chunk
+    for chunk in decoder.end(done=False):
         yield chunk
 
 
-def _last_events(events: SSEDecoder, decoder: ChatDecoder, who: str) -> list[Chunk]:
-    """What a body without its end marker still gives: a whole last event, then the end if a finish was seen."""
-    chunks: list[Chunk] = []
-    for event in events.flush():
-        if not _is_done(event) and event.data.rstrip().endswith(b"}"):
-            chunks.extend(_event(event, decoder, who))
-    return [*chunks, *decoder.end(done=False)]
+class _Silence:
+    """Keep-alive comments show that a server lives, but not for ever that a reply comes."""
+
+    def __init__(self, idle_s: float, who: str) -> None:
+        self._limit_s = PATIENCE * idle_s
+        self._who = who
+        self._since = time.monotonic()
+
+    def heard(self, *, event_came: bool) -> None:
+        """Called when some bytes are dealt with, so that a slow consumer of events is not counted as silence."""
+        now = time.monotonic()
+        if event_came:
+            self._since = now
+        elif now - self._since > self._limit_s:
+            raise LLMError(f"{self._who} sent only keep-alives for {self._limit_s:g} s", "TIMEOUT")
+
+
+async def _prepend(head: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield head
+    async for piece in rest:
+        yield piece
+
+
+def _start(head: bytes) -> bytes:
+    """The first byte that is neither a byte-order mark nor blank, or nothing yet."""
+    return head.removeprefix(BOM).lstrip()[:1]
 
 
 def _is_done(event: SSEEvent) -> bool:
@@ -257,15 +301,18 @@ def _event(event: SSEEvent, decoder: ChatDecoder, who: str) -> list[Chunk]:
     payload = _json(event.data, who)
     if event.event == "error" and isinstance(payload, dict):
         table = cast("dict[str, Any]", payload)
-        raise in_band(table if table.get("error") else {"error": table}, who=who) or LLMError(f"{who} broke off", "SERVER")
+        error = in_band(table if table.get("error") else {"error": table}, who=who)
+        raise error or LLMError(f"{who} broke off", "SERVER")
     return decoder.feed(payload)
 
 
 def _whole(body: bytes, who: str) -> JSON:
-    if body.removeprefix(_BOM).lstrip()[:1] == b"<":
-        raise LLMError(f"{who} answered with a web page instead of a reply", "ENDPOINT", status=200, hint=HINTS["ENDPOINT"])
+    if _start(body) == b"<":
+        raise LLMError(
+            f"{who} answered with a web page instead of a reply", "ENDPOINT", status=200, hint=HINTS["ENDPOINT"]
+        )
     try:
-        return json.loads(body.removeprefix(_BOM))
+        return json.loads(body.removeprefix(BOM))
     except (ValueError, RecursionError) as error:
         raise LLMError(f"{who} sent a reply that broke off", "STREAM_CLOSED") from error
 
