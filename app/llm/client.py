@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import cast
 
 from app.config.settings import LLMSettings
 from app.llm import history, textcalls
+from app.llm.failures import HINTS, is_silent_overflow
 from app.llm.models import ModelFacts, price_usd
 from app.llm.retry import Sleep, call_with_retry
 from app.llm.service import LLMService
 from app.llm.tokens import TokenCounter
-from app.schema.errors import LLMError, TokenLimitExceeded
+from app.schema.errors import LLMError, LLMFailure
 from app.schema.event import ModelReplied, ReasoningStreamed, Retrying, TextStreamed
 from app.schema.message import (
     JSON,
@@ -29,16 +29,22 @@ from app.schema.message import (
     PluginSource,
     ReasoningBlock,
     TextBlock,
-    ToolCallBlock,
     user_message,
 )
 from app.schema.request import CallConfig, ModelReply, ModelRequest, Purpose, ToolChoice, ToolSpec
 from app.schema.run import RunContext
-from app.schema.stream import BlockAssembler, Chunk, Finish, ReasoningDelta, TextDelta
+from app.schema.stream import BlockAssembler, Chunk, ReasoningDelta, TextDelta
 from app.schema.usage import Usage
 
-ASSUMED_OUTPUT_TOKENS = 1024
-"""The output a budget must still leave room for when neither config nor model names a cap."""
+ASSUMED_OUTPUT_TOKENS = 4096
+"""The output cap of a budgeted request when neither config nor model names one."""
+
+Read = Callable[[ModelReply], ModelReply]
+"""What is made of a finished reply before it is shown, for example calls of its text."""
+
+
+def _as_it_is(reply: ModelReply) -> ModelReply:
+    return reply
 
 
 class _ByName(type):
@@ -51,7 +57,21 @@ class _ByName(type):
 
 
 class LLM(metaclass=_ByName):
-    """A model configuration that can be asked. `LLM("planner") is LLM("planner")`: made and kept by the pool."""
+    """A model configuration that can be asked. `LLM("planner") is LLM("planner")`: made and kept by the pool.
+
+    `usage` is what this configuration has spent in this process; a run's spending is in its context's ledger.
+    """
+
+    name: str
+    settings: LLMSettings
+    facts: ModelFacts
+    vendor: str
+    local: bool
+    usage: Usage
+    counter: TokenCounter
+    _service: LLMService
+    _config: CallConfig
+    _sleep: Sleep
 
     @classmethod
     def make(
@@ -99,19 +119,24 @@ class LLM(metaclass=_ByName):
         purpose: Purpose = "conversation",
         response_schema: JSON = None,
     ) -> str:
-        """Ask for text. Raises `LLMError` (also `EMPTY_RESPONSE` after its retries) and `TokenLimitExceeded`."""
-        request = ModelRequest(
-            self._config, _as_messages(messages), system, response_schema=response_schema, purpose=purpose
-        )
-        reply = await self._send(request, ctx or RunContext())
-        return reply.text
+        """Ask for text. Raises `LLMError` (also `EMPTY_RESPONSE` after its retries) and `TokenLimitExceeded`.
+
+        A text that was cut by the output limit comes with the notice `OUTPUT_LIMIT`; `OUTPUT_LIMIT` is raised when
+        the limit left no text at all.
+        """
+        return await self._ask(messages, system, ctx or RunContext(), purpose, response_schema)
 
     async def ask_with_images(
-        self, messages: Sequence[Message] | str, images: Iterable[ImageBlock], *, system: str = "", ctx: RunContext | None = None
+        self,
+        messages: Sequence[Message] | str,
+        images: Iterable[ImageBlock],
+        *,
+        system: str = "",
+        ctx: RunContext | None = None,
     ) -> str:
         """Ask about images, which are attached to the last user message.
 
-        Raises `UNSUPPORTED_CONTENT` before any request when the model is known to be blind.
+        Raises `UNSUPPORTED_CONTENT`, before any request when the model is known to be blind.
         """
         if not self.facts.sends_images:
             raise LLMError(
@@ -119,8 +144,8 @@ class LLM(metaclass=_ByName):
                 "UNSUPPORTED_CONTENT",
                 hint="use a model with vision, or set [llm.capabilities] images = true if it can",
             )
-        *before, last = _as_messages(messages)
-        return await self.ask((*before, last.replace(content=(*last.content, *images))), system=system, ctx=ctx)
+        asked = _with_images(_as_messages(messages), tuple(images))
+        return await self._ask(asked, system, ctx or RunContext(), "conversation", None, images_needed=True)
 
     async def ask_tool(
         self,
@@ -146,69 +171,95 @@ class LLM(metaclass=_ByName):
             return await self._send(_with_hint(request, hint), ctx)
         if self.text_tools:
             return await self._ask_in_text(request, hint, ctx)
-        if tool_choice == "required" and not self._service.adapter(self.name).takes("tool_choice", self.settings.model):
-            hint = f"{hint}\nAnswer with a call of one of the tools.".strip()
         try:
-            reply = await self._send(_with_hint(request, hint), ctx)
+            return await self._send(_with_hint(request, hint), ctx, self._read_native(tools))
         except LLMError as error:
             # A server whose grammar the model did not meet says the same again at temperature 0: ask in words instead.
             if error.code != "INVALID_TOOL_CALL" or self.settings.tools == "native":
                 raise
             ctx.notice("INVALID_TOOL_CALL", f"{error.message}; the tools are offered as text for this step")
             return await self._ask_in_text(request, hint, ctx)
-        if self.facts.tool_choice_required and reply.message.tool_calls:
-            # What a very small model says beside a forced call is noise that misleads it in the next step.
-            return _with_content(reply, reply.message.tool_calls)
-        return reply if self.settings.tools == "native" else _read_calls(reply, tools)
+
+    def _read_native(self, tools: tuple[ToolSpec, ...]) -> Read:
+        def read(reply: ModelReply) -> ModelReply:
+            if self.facts.tool_choice_required and reply.message.tool_calls:
+                # What a very small model says beside a forced call is noise that misleads it in the next step.
+                return _with_content(reply, reply.message.tool_calls)
+            return reply if self.settings.tools == "native" else _read_calls(reply, tools)
+
+        return read
 
     async def _ask_in_text(self, request: ModelRequest, hint: str, ctx: RunContext) -> ModelReply:
         """The same question for a model without native calls: tools in the prompt, calls read from the reply."""
-        required = request.tool_choice == "required"
+        tools = request.tools
         takes_schema = self.facts.json_schema is not False and self._service.adapter(self.name).takes(
             "response_format", self.settings.model
         )
-        schema = textcalls.schema_for(request.tools, allow_text=not required) if takes_schema else None
-        answer = "words" if schema is None else "json"
+        described = textcalls.describe_tools(tools, answer="json" if takes_schema else "words")
+        allow_text = request.tool_choice != "required"
         text_request = replace(
             request,
-            system=f"{request.system}\n\n{textcalls.describe_tools(request.tools, answer=answer)}".strip(),
+            system=f"{request.system}\n\n{described}".strip(),
             messages=textcalls.as_text_history(request.messages),
             tools=(),
             tool_choice="auto",
-            response_schema=schema,
+            response_schema=textcalls.schema_for(tools, allow_text=allow_text) if takes_schema else None,
         )
-        reply = await self._send(_with_hint(text_request, hint), ctx)
-        names = [tool.name for tool in request.tools]
-        if schema is not None:
+        names = [tool.name for tool in tools]
+
+        def read(reply: ModelReply) -> ModelReply:
+            if not takes_schema:
+                return _read_calls(reply, tools)
             outcome = textcalls.read_schema_reply(reply.text, names)
             if isinstance(outcome, str):
-                return _with_content(reply, (*_thinking(reply), TextBlock(outcome)) if outcome else _thinking(reply))
-            if outcome:
-                return _with_content(reply, (*_thinking(reply), *outcome))
-        return _read_calls(reply, request.tools)
+                outcome = (TextBlock(outcome),) if outcome else ()
+            return _with_content(reply, (*_thinking(reply), *outcome))
 
-    async def _send(self, request: ModelRequest, ctx: RunContext) -> ModelReply:
+        return await self._send(_with_hint(text_request, hint), ctx, read)
+
+    async def _ask(
+        self,
+        messages: Sequence[Message] | str,
+        system: str,
+        ctx: RunContext,
+        purpose: Purpose,
+        response_schema: JSON,
+        *,
+        images_needed: bool = False,
+    ) -> str:
+        request = ModelRequest(
+            self._config, _as_messages(messages), system, response_schema=response_schema, purpose=purpose
+        )
+        reply = await self._send(request, ctx, _needs_text, images_needed=images_needed)
+        if reply.finish.reason == "max-tokens":
+            ctx.notice("OUTPUT_LIMIT", f"the reply of {self.settings.model} was cut by the output limit")
+        return reply.text
+
+    async def _send(
+        self, request: ModelRequest, ctx: RunContext, read: Read = _as_it_is, *, images_needed: bool = False
+    ) -> ModelReply:
         """One question to the model, however many attempts it takes; booked once, announced as events."""
+        self._tell_what_is_assumed(ctx)
         request = self._valid(request, ctx)
         started = time.monotonic()
         attempts = 0
 
-        async def attempt(_number: int) -> ModelReply:
-            nonlocal attempts
+        async def attempt() -> ModelReply:
+            nonlocal attempts, request
             while True:
+                budgeted = self._within_budget(request, ctx)
                 attempts += 1
                 ctx.ledger.requests += 1
-                budgeted = self._within_budget(request, ctx)
                 try:
-                    return await self._attempt(budgeted, ctx, attempts)
+                    return read(await self._attempt(budgeted, ctx, attempts))
                 except LLMError as error:
-                    learned = self._service.adapter(self.name).correct(error, request)
-                    if learned is None:
+                    corrected = self._corrected(error, request, ctx, images_needed=images_needed)
+                    if corrected is None:
                         raise
-                    ctx.notice("OPTION_DROPPED", learned, once=True)
+                    request = corrected
 
-        def on_retry(next_attempt: int, delay_s: float, error: LLMError) -> None:
-            ctx.emit(Retrying(next_attempt, delay_s, error.code, error.message))
+        def on_retry(_retry: int, delay_s: float, error: LLMError) -> None:
+            ctx.emit(Retrying(attempts + 1, delay_s, error.code, error.message))
 
         policy = self._service.provider_retry_policy(self.name)
         reply = await call_with_retry(attempt, policy, on_retry=on_retry, sleep=self._sleep)
@@ -222,67 +273,105 @@ class LLM(metaclass=_ByName):
     async def _attempt(self, request: ModelRequest, ctx: RunContext, number: int) -> ModelReply:
         """One attempt. Deltas are shown as they come; only a proper finish makes a reply."""
         call = await self._service.prepare_call(request.config)
-        if call.config is not request.config:
-            request = replace(request, config=call.config)
+        stream = call.stream(replace(request, config=call.config))
         assembler = BlockAssembler()
-        async with aclosing(call.stream(request).terminal()) as chunks:
+        async with aclosing(stream.terminal()) as chunks:
             async for chunk in chunks:
                 assembler.add(chunk)
                 _show(chunk, ctx, number)
-        finish = assembler.finish
+        finish, usage = assembler.finish, assembler.usage or Usage()
         if finish.failure is not None:
-            raise _as_error(finish)
+            raise _as_error(finish.failure, stream.error)
+        # The table's window may be out of date: for a reply that is there, only the user's word counts.
+        window = self.facts.context_window if finish.reason == "max-tokens" else self.settings.context_window
+        if window and is_silent_overflow(finish.reason, usage, window):
+            raise LLMError(
+                f"{usage.total_input} tokens were sent to {request.config.model}, whose window is {window}",
+                "CONTEXT_WINDOW_EXCEEDED",
+                hint=HINTS["CONTEXT_WINDOW_EXCEEDED"],
+            )
         message = assembler.message(ModelSource(self.name, finish.model or request.config.model))
         message = _split_thinking(message)
-        if finish.reason != "max-tokens" and not message.content:
+        if finish.reason != "max-tokens" and not _says_something(message):
             raise LLMError(f"{request.config.model} sent an empty reply", "EMPTY_RESPONSE")
-        return ModelReply(message, assembler.usage or Usage(), finish)
+        return ModelReply(message, usage, finish)
+
+    def _corrected(
+        self, error: LLMError, request: ModelRequest, ctx: RunContext, *, images_needed: bool
+    ) -> ModelRequest | None:
+        """The request to send instead of one that the server refused for an option or its images, learned for good."""
+        learned = self._service.adapter(self.name).correct(error, request)
+        if learned is not None:
+            ctx.notice("OPTION_DROPPED", learned, once=True)
+            return request
+        if error.code == "UNSUPPORTED_CONTENT" and self.facts.images is None and not images_needed:
+            self.facts = replace(self.facts, images=False)
+            corrected = self._valid(request, ctx)
+            return None if corrected is request else corrected
+        return None
+
+    def _tell_what_is_assumed(self, ctx: RunContext) -> None:
+        model = self.settings.model
+        if not self.facts.known:
+            ctx.notice(
+                "MODEL_UNKNOWN_FACTS",
+                f"{model} is not in the table of models; its abilities are tried, see [llm.capabilities]",
+                once=True,
+            )
+        if self._config.temperature is not None and not self.facts.temperature:
+            ctx.notice("OPTION_DROPPED", f"{model} takes no temperature; the configured one is left out", once=True)
 
     def _valid(self, request: ModelRequest, ctx: RunContext) -> ModelRequest:
         images = self.facts.sends_images
         prepared = history.prepare(request.messages, images=images)
         if prepared is request.messages:
             return request
-        if not images and history.is_valid(request.messages):
+        if not images and history.holds_images(request.messages):
             ctx.notice(
                 "IMAGES_REPLACED",
                 f"{self.settings.model} cannot see images; each is replaced by a note"
                 " (set [llm.capabilities] images = true if it can)",
                 once=True,
             )
-        else:
+        if not history.is_valid(request.messages):
             ctx.notice("HISTORY_REPAIRED", "the history had unanswered or orphaned calls; it was repaired", once=True)
         return replace(request, messages=prepared)
 
     def _within_budget(self, request: ModelRequest, ctx: RunContext) -> ModelRequest:
-        """The request with its output capped to what the budget leaves; raises when not even that fits."""
-        ledger, settings = ctx.ledger, self.settings
-        if ledger.max_tokens is None and ledger.max_cost is None and settings.max_input_tokens is None:
+        """The request with its output capped to what the budgets leave; raises when not even one token fits.
+
+        Where the model's own cap is smaller than what is left, the request stays as it is.
+        """
+        ledger, max_input = ctx.ledger, self.settings.max_input_tokens
+        if ledger.max_tokens is None and ledger.max_cost is None and max_input is None:
             return request
         needed = self.counter.request(request.messages, system=request.system, tools=request.tools)
-        output = request.config.max_tokens or self.facts.max_output_tokens or ASSUMED_OUTPUT_TOKENS
-        if ledger.max_tokens is not None:
-            left = ledger.max_tokens - ledger.usage.total - needed
-            if left < 1:
-                raise TokenLimitExceeded(
-                    f"the run may spend {ledger.max_tokens} tokens; {ledger.usage.total} are spent and the next request"
-                    f" alone needs {needed}",
-                    hint="raise --max-tokens or split the task",
-                )
-            output = min(output, left)
+        own_cap = request.config.max_tokens or self.facts.max_output_tokens
+        left = self._output_left(needed, ctx)
+        output = max(1, min(own_cap or ASSUMED_OUTPUT_TOKENS, *left))
         worst = self.price(Usage(input_tokens=needed, output_tokens=output)) if ledger.max_cost is not None else None
-        if ledger.max_cost is not None and worst is None:
-            ctx.notice("UNPRICED", f"{settings.model} has no known price; --max-cost cannot bind", once=True)
-        ledger.check(
-            self.name,
-            input_tokens=needed,
-            output_tokens=output,
-            max_input_tokens=settings.max_input_tokens,
-            cost_usd=worst,
-        )
-        if ledger.max_tokens is None:
+        ledger.check(self.name, input_tokens=needed, output_tokens=output, max_input_tokens=max_input, cost_usd=worst)
+        if not left or output == own_cap:
             return request
+        if self.facts.context_window:
+            # Servers refuse a cap beyond the window; our count of the input is an estimate.
+            output = max(1, min(output, self.facts.context_window - needed - needed // 16))
         return replace(request, config=replace(request.config, max_tokens=output))
+
+    def _output_left(self, needed: int, ctx: RunContext) -> list[int]:
+        """How many output tokens each limit of the run still pays for, after an input of `needed` tokens."""
+        ledger, left = ctx.ledger, list[int]()
+        if ledger.max_tokens is not None:
+            left.append(ledger.max_tokens - ledger.usage.total - needed)
+        if ledger.max_cost is not None:
+            input_cost = self.price(Usage(input_tokens=needed))
+            output_cost = self.price(Usage(output_tokens=1_000_000))
+            if input_cost is None or output_cost is None:
+                text = f"{self.settings.model} has no known price; --max-cost cannot bind"
+                ctx.notice("UNPRICED", text, once=True)
+            elif output_cost > 0:
+                left.append(int((ledger.max_cost - ledger.known_cost_usd - input_cost) / output_cost * 1_000_000))
+        return left
 
     def _estimate(self, request: ModelRequest, reply: ModelReply) -> Usage:
         """Counted by us because the server reported nothing; marked as such."""
@@ -319,16 +408,43 @@ def _show(chunk: Chunk, ctx: RunContext, attempt: int) -> None:
             pass
 
 
-def _as_error(finish: Finish) -> LLMError:
-    failure = finish.failure
-    assert failure is not None
-    return LLMError(
+def _as_error(failure: LLMFailure, cause: Exception | None) -> LLMError:
+    """The adapter's own error, which knows more than its record, or one made of the record."""
+    if isinstance(cause, LLMError):
+        return cause
+    error = LLMError(
         failure.message,
         failure.code,
         status=failure.status,
         retry_after_s=failure.retry_after_s,
         request_id=failure.request_id,
+        hint=HINTS.get(failure.code, ""),
     )
+    error.__cause__ = cause
+    return error
+
+
+def _with_images(messages: tuple[Message, ...], images: tuple[ImageBlock, ...]) -> tuple[Message, ...]:
+    """The messages with images in the last one that a user wrote, or in a new one when there is none."""
+    for position in range(len(messages) - 1, -1, -1):
+        message = messages[position]
+        if message.role == "user" and not message.tool_results:
+            shown = message.replace(content=(*message.content, *images))
+            return (*messages[:position], shown, *messages[position + 1 :])
+    return (*messages, user_message(images))
+
+
+def _says_something(message: Message) -> bool:
+    return bool(message.text.strip() or message.tool_calls or message.reasoning.strip())
+
+
+def _needs_text(reply: ModelReply) -> ModelReply:
+    if reply.text.strip():
+        return reply
+    model = reply.finish.model or "the model"
+    if reply.finish.reason == "max-tokens":
+        raise LLMError(f"{model} reached the output limit before its answer", "OUTPUT_LIMIT", hint="raise max_tokens")
+    raise LLMError(f"{model} thought, but gave no answer", "EMPTY_RESPONSE")
 
 
 def _thinking(reply: ModelReply) -> tuple[Block, ...]:
@@ -344,7 +460,7 @@ def _read_calls(reply: ModelReply, tools: Iterable[ToolSpec]) -> ModelReply:
     if reply.message.tool_calls or not reply.text or reply.finish.reason == "max-tokens":
         return reply
     calls = textcalls.calls_in_text(reply.text, [tool.name for tool in tools])
-    return _with_content(reply, (*_thinking(reply), *cast("tuple[ToolCallBlock, ...]", calls))) if calls else reply
+    return _with_content(reply, (*_thinking(reply), *calls)) if calls else reply
 
 
 def _split_thinking(message: Message) -> Message:

@@ -16,6 +16,8 @@ from typing import Any, cast
 
 from app.schema.errors import LLMError
 from app.schema.message import JSON
+from app.schema.stream import FinishReason
+from app.schema.usage import Usage
 
 _FLAGS = re.IGNORECASE | re.ASCII
 
@@ -239,6 +241,13 @@ def is_overflow(detail: str) -> bool:
     if THROTTLED.search(detail) or NOT_OVERFLOW.search(detail):
         return False
     return bool(OVERFLOW.search(detail))
+
+
+def is_silent_overflow(finish: FinishReason, usage: Usage, window: int) -> bool:
+    """True when only the usage shows that a request was too long: the server cut it, or had no room to answer."""
+    if finish == "max-tokens":
+        return usage.output_tokens == 0 and usage.total_input >= 0.99 * window
+    return finish == "stop" and usage.total_input > window
 
 
 def _is_quota(detail: str, *, throttled: bool) -> bool:

@@ -124,6 +124,10 @@ def prepare(messages: tuple[Message, ...], *, images: bool = True) -> tuple[Mess
     return messages if is_valid(messages, images=images) else repair(messages, images=images)
 
 
+def holds_images(messages: Iterable[Message]) -> bool:
+    return any(_has_image(message.content) for message in messages)
+
+
 def _has_substance(message: Message) -> bool:
     for block in message.content:
         match block:

@@ -1,4 +1,4 @@
-"""What a model can do: window, output cap, images, tools, reasoning, price. A table of families, and `unknown` as a state.
+"""What a model can do: window, output cap, images, tools, reasoning, price; a table in which `unknown` is a state.
 
 A model missing from the table gets the documented defaults below, is announced once, and can be described under
 `[llm.capabilities]`. Nothing here decides by vendor; quirks of an account live in `adapters/accounts.py`.

@@ -19,7 +19,7 @@ from app.llm.adapters.base import LLMAdapter
 from app.llm.client import LLM
 from app.llm.models import ModelFacts, facts_for
 from app.llm.retry import RetryPolicy, Sleep
-from app.llm.service import LLMService
+from app.llm.service import LLMService, Registration
 from app.llm.transport import Timeouts, Transport
 from app.schema.errors import ConfigError
 from app.schema.usage import Usage
@@ -33,7 +33,11 @@ NOT_BUILT = frozenset({"aws", "server"})
 
 
 class LLMPool:
-    """Makes and keeps the `LLM` of each config name. `adapters` overrides the adapter of a name, for tests and examples."""
+    """Makes and keeps the `LLM` of each config name.
+
+    `adapters` overrides the adapter of a name, for tests and examples; `close()` frees everything, after which the
+    pool starts anew.
+    """
 
     def __init__(
         self,
@@ -50,12 +54,13 @@ class LLMPool:
         self._sleep = sleep
         self._transport = Transport()
         self._clients: dict[str, LLM] = {}
+        self._registrations: list[Registration] = []
 
     def get(self, name: str = "default", settings: LLMSettings | None = None) -> LLM:
         """The one `LLM` of this config name. `ConfigError` for an unknown name, or for other settings than before."""
         known = self._clients.get(name)
         if known is not None:
-            if settings is not None and settings != known.settings:
+            if settings is not None and settings.model_copy(update={"name": name}) != known.settings:
                 raise ConfigError(
                     f"the model configuration {name!r} is in use with other settings",
                     hint="give the other settings a name of their own",
@@ -65,7 +70,8 @@ class LLMPool:
         if chosen is None:
             names = ", ".join(sorted(self._settings)) or "none"
             raise ConfigError(f"there is no [llm.{name}]", hint=f"known model configurations: {names}")
-        client = self._clients[name] = self._make(chosen if chosen.name == name else chosen.model_copy(update={"name": name}))
+        named = chosen if chosen.name == name else chosen.model_copy(update={"name": name})
+        client = self._clients[name] = self._make(named)
         return client
 
     @property
@@ -76,6 +82,9 @@ class LLMPool:
     async def close(self) -> None:
         await self.service.close()
         await self._transport.close()
+        for registration in self._registrations:
+            registration.dispose()
+        self._registrations.clear()
         self._clients.clear()
 
     def _make(self, settings: LLMSettings) -> LLM:
@@ -92,7 +101,7 @@ class LLMPool:
             max_delay_s=retry.max_delay_s,
             retry_after_cap_s=retry.retry_after_cap_s,
         )
-        self.service.register_adapter([settings.name], adapter, retry_policy=policy)
+        self._registrations.append(self.service.register_adapter([settings.name], adapter, retry_policy=policy))
         return LLM.make(
             settings, self.service, facts=facts, vendor=info.provider or info.name, local=info.local, sleep=self._sleep
         )
@@ -120,7 +129,7 @@ class LLMPool:
         if name in NOT_BUILT:
             raise ConfigError(
                 f"api_type {settings.api_type!r} is not spoken by this version",
-                hint="use an OpenAI-compatible address of the vendor with api_type = \"openai\"",
+                hint='use an OpenAI-compatible address of the vendor with api_type = "openai"',
             )
         from app.llm.adapters.openai_chat import OpenAIChatAdapter
 
@@ -166,12 +175,14 @@ _default: LLMPool | None = None
 
 def default_pool() -> LLMPool:
     """The pool behind `LLM("name")`: the one set last, else a new one of the configuration in force."""
-    if _default is None:
-        set_default_pool(LLMPool(load_config().llm))
-        assert _default is not None
-    return _default
+    pool = _default
+    if pool is None:
+        pool = LLMPool(load_config().llm)
+        set_default_pool(pool)
+    return pool
 
 
 def set_default_pool(pool: LLMPool | None) -> None:
-    global _default  # noqa: PLW0603
+    """Let `LLM("name")` look in this pool; None = make one of the configuration at the next look-up."""
+    global _default
     _default = pool

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from app.schema.errors import LLMError
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
+MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class SSEDecoder:
     """Feed bytes split anywhere, get whole events. Comments and unknown fields are skipped.
 
     `flush()` at the end of the body gives the event whose closing blank line is missing, if any.
-    Raises `MALFORMED_RESPONSE` for a line over 16 MiB.
+    Raises `MALFORMED_RESPONSE` for a line, or an event, over 16 MiB.
     """
 
     def __init__(self) -> None:
@@ -32,6 +32,7 @@ class SSEDecoder:
         self._started = False
         self._event = ""
         self._data: list[bytes] = []
+        self._event_size = 0
 
     def feed(self, chunk: bytes) -> list[SSEEvent]:
         if self._after_cr and chunk:
@@ -62,8 +63,8 @@ class SSEDecoder:
 
     def _keep(self, piece: bytes) -> None:
         self._open_size += len(piece)
-        if self._open_size > MAX_LINE_BYTES:
-            raise LLMError("the stream sent a line of more than 16 MiB", "MALFORMED_RESPONSE")
+        if self._open_size + self._event_size > MAX_EVENT_BYTES:
+            raise LLMError("the stream sent an event of more than 16 MiB", "MALFORMED_RESPONSE")
         if piece:
             self._open.append(piece)
 
@@ -74,9 +75,10 @@ class SSEDecoder:
         if not line:
             if self._data:
                 events.append(SSEEvent(self._event, b"\n".join(self._data)))
-            self._event, self._data = "", []
+            self._event, self._data, self._event_size = "", [], 0
         elif line.startswith(b"data:"):
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            self._event_size += len(line)
         elif line.startswith(b"event:"):
             self._event = line[6:].strip().decode("utf-8", "replace")
         elif line == b"data":

@@ -45,7 +45,18 @@ _PATTERNS = {
             r"\s+",
         ]
     ),
-    "cl100k_base": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+    "cl100k_base": "|".join(
+        [
+            r"'(?i:[sdmt]|ll|ve|re)",
+            r"[^\r\n\p{L}\p{N}]?+\p{L}++",
+            r"\p{N}{1,3}+",
+            r" ?[^\s\p{L}\p{N}]++[\r\n]*+",
+            r"\s++$",
+            r"\s*[\r\n]",
+            r"\s+(?!\S)",
+            r"\s",
+        ]
+    ),
 }
 _SHA256 = {
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -112,7 +123,9 @@ class TokenCounter:
     def tool(self, spec: ToolSpec) -> int:
         known = spec.wire.get(self._key)
         if known is None:
-            known = MESSAGE_TOKENS + self.text(spec.name) + self.text(spec.description) + self.text(str(spec.parameters))
+            known = (
+                MESSAGE_TOKENS + self.text(spec.name) + self.text(spec.description) + self.text(str(spec.parameters))
+            )
             spec.wire[self._key] = known
         return known
 

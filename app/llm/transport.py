@@ -98,7 +98,7 @@ async def _note_reuse(session: object, context: SimpleNamespace, params: object)
 
 
 class Transport:
-    """Connections shared by all adapters of a pool. Sessions belong to the running event loop and are made on first use."""
+    """Connections shared by all adapters of a pool; made on first use, for the running event loop."""
 
     def __init__(self) -> None:
         self._session: ClientSession | None = None

@@ -83,6 +83,11 @@ class Ledger:
         known = self._known_costs()
         return sum(known, 0.0) if len(known) == len(self.by_config) else None
 
+    @property
+    def known_cost_usd(self) -> float:
+        """The price of everything booked that has a known price."""
+        return sum(self._known_costs(), 0.0)
+
     def _known_costs(self) -> list[float]:
         costs = [price(self.by_config[config]) for config, price in self.prices.items()]
         return [cost for cost in costs if cost is not None]
@@ -117,7 +122,7 @@ class Ledger:
         if self.max_cost is None or cost_usd is None:
             return
         # A call without a known price must not make the priced ones free.
-        spent_usd = sum(self._known_costs(), 0.0)
+        spent_usd = self.known_cost_usd
         if spent_usd + cost_usd > self.max_cost:
             raise BudgetExceeded(
                 f"the run may cost ${self.max_cost:.4f}; ${spent_usd:.4f} is spent and the next request"

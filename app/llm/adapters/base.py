@@ -73,5 +73,5 @@ class LLMAdapter(ABC):
         """False once this model is known to refuse a request option (`tool_choice`, `response_format`, …)."""
         return True
 
-    async def close(self) -> None:
-        """Free connections and child processes."""
+    async def close(self) -> None:  # noqa: B027
+        """Free connections and child processes; an adapter may have none."""

@@ -56,7 +56,7 @@ def facts_of(row: EmbeddedModel) -> ModelFacts:
 
 
 class EmbeddedAdapter(LLMAdapter):
-    """Starts its server at the first request and ends it at `close`. Requests are one at a time: the model has one slot."""
+    """Starts its server at the first request and ends it at `close`. One request at a time: the model has one slot."""
 
     def __init__(
         self,

@@ -79,7 +79,9 @@ class ScriptedAdapter(LLMAdapter):
     def assert_finished(self) -> None:
         """Raise `InvariantError` when the script has turns that nobody asked for."""
         if self._turns:
-            raise InvariantError(f"{len(self._turns)} scripted turns were never asked for; the next is {self._turns[0]!r}")
+            raise InvariantError(
+                f"{len(self._turns)} scripted turns were never asked for; the next is {self._turns[0]!r}"
+            )
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         self.requests.append(request)
@@ -96,7 +98,9 @@ class ScriptedAdapter(LLMAdapter):
             return self._script(request)
         if not self._turns:
             raise LLMError(
-                f"the script has no turn for request number {len(self.requests)}", "INVALID_REQUEST", hint="lengthen the script"
+                f"the script has no turn for request number {len(self.requests)}",
+                "INVALID_REQUEST",
+                hint="lengthen the script",
             )
         return self._turns.pop(0)
 
@@ -155,7 +159,11 @@ def demonstration(request: ModelRequest) -> Turn:
     if request.purpose == "plan":
         return call(
             "planning",
-            {"command": "create", "title": "Write and check a greeting", "steps": ["Write greeting.txt", "Check greeting.txt"]},
+            {
+                "command": "create",
+                "title": "Write and check a greeting",
+                "steps": ["Write greeting.txt", "Check greeting.txt"],
+            },
         )
     if request.purpose == "summary":
         return say("Both steps are done: greeting.txt is written and checked.")
@@ -163,7 +171,12 @@ def demonstration(request: ModelRequest) -> Turn:
     turns = [
         Turn(
             text="I will plan, write a file and look at it.",
-            calls=(("planning", {"command": "create", "title": "Demonstration", "steps": ["Write greeting.txt", "Check it"]}),),
+            calls=(
+                (
+                    "planning",
+                    {"command": "create", "title": "Demonstration", "steps": ["Write greeting.txt", "Check it"]},
+                ),
+            ),
         ),
         call(
             "str_replace_editor",
