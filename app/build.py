@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ OBSERVE_CHARS = 30_000
 
 @dataclass(slots=True)
 class App:
-    """Everything a run needs, made once: one pool of models, one sandbox, one set of prompts. `close()` frees it all."""
+    """Everything a run needs, made once: the pool of models, the sandbox, the prompts. `close()` frees it all."""
 
     config: Config
     pool: LLMPool
@@ -53,15 +53,27 @@ class App:
     extra_tools: tuple[Callable[[App], AnyTool], ...] = ()
     llm_override: str | None = None
     """A config name (`--llm`) that every agent uses instead of its own."""
-    _closers: list[ToolCallAgent] = field(default_factory=list[ToolCallAgent])
 
     def llm_for(self, agent: str) -> LLM:
-        """The model of an agent: explicit, else its lower-cased name, else `default`; remembered as its choice."""
-        name = self.llm_override or self.config.llm_name_for_agent(agent)[0]
+        """The model of an agent: `--llm`, else explicit, else its lower-cased name, else `default`.
+
+        `ConfigError` when there is no such configuration, or no model at all.
+        """
+        name, _ = self._llm_name(agent)
         if name == "default" and "default" not in self.config.llm:
             help_text = NO_MODEL_HELP.splitlines()
             raise ConfigError(help_text[0], hint="\n".join(help_text[1:]))
         return self.pool.get(name)
+
+    def why_llm(self, agent: str) -> str:
+        """What made `llm_for` choose, in words for the notice."""
+        return self._llm_name(agent)[1]
+
+    def _llm_name(self, agent: str) -> tuple[str, str]:
+        if self.llm_override:
+            return self.llm_override, "of --llm"
+        name, place = self.config.llm_name_for_agent(agent)
+        return name, f"there is no [llm.{agent.lower()}]" if place == "[llm]" else f"of {place}"
 
     def toolbox_for(self, agent: str, tools: Sequence[AnyTool]) -> Toolbox:
         limit = self.config.agent(agent).max_observe or OBSERVE_CHARS
@@ -82,9 +94,11 @@ class App:
         ]
 
     async def close(self) -> None:
-        await self.sandbox.close()
-        await self.pool.close()
-        set_default_pool(None)
+        try:
+            await self.sandbox.close()
+        finally:
+            set_default_pool(None)
+            await self.pool.close()
 
 
 AgentMaker = Callable[[App], ToolCallAgent]
@@ -99,6 +113,7 @@ def _manus(app: App) -> Manus:
         memory=Memory(app.config.memory.max_messages),
         max_steps=app.config.max_steps_for("manus"),
         sandbox=app.sandbox.name,
+        why_llm=app.why_llm("manus"),
     )
 
 
@@ -153,9 +168,15 @@ def build_agent(app: App, name: str = "manus") -> ToolCallAgent:
 
 
 def build_flow(app: App, kind: str = "planning", *, agents: Sequence[str] = (), parallel: int = 1) -> Flow:
-    """A fresh flow by kind, with these agents (default: those of `[runflow]`)."""
-    names = tuple(agents) or app.config.runflow.agents
-    team = {name: Member(_row(name)[0], _maker(app, name)) for name in names}
+    """A fresh flow by kind, with these agents (default: those of `[runflow]`).
+
+    `ConfigError` for a kind, an agent or a model that does not exist, before anything is asked.
+    """
+    names = [name.strip().lower() for name in agents if name.strip()] or list(app.config.runflow.agents)
+    team: dict[str, Member] = {}
+    for name in names:
+        team[name.lower()] = Member(_row(name)[0], _maker(app, name))
+        app.llm_for(name)
     factory = FlowFactory()
     factory.register("planning", lambda: _planning_flow(app, team, parallel))
     return factory.create(kind)
@@ -163,7 +184,7 @@ def build_flow(app: App, kind: str = "planning", *, agents: Sequence[str] = (), 
 
 def _planning_flow(app: App, team: Mapping[str, Member], parallel: int) -> PlanningFlow:
     return PlanningFlow(
-        planner=PlannerAgent(llm=app.llm_for("planner"), prompts=app.prompts),
+        planner=PlannerAgent(llm=app.llm_for("planner"), prompts=app.prompts, why_llm=app.why_llm("planner")),
         team=team,
         prompts=app.prompts,
         max_attempts=app.config.runflow.max_attempts,

@@ -34,7 +34,8 @@ class Prompts:
 
         places = [self._folder / self._persona, self._folder] if self._persona else [self._folder]
         # The output is a prompt, not HTML, so nothing is escaped; sandboxed, because users may bring templates.
-        return SandboxedEnvironment(loader=FileSystemLoader(places), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+        loader = FileSystemLoader(places)
+        return SandboxedEnvironment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
     def render(self, name: str, **values: object) -> str:
         """Render `<name>.j2`. `ConfigError` when the template is missing, broken or uses an undefined name."""
@@ -43,4 +44,5 @@ class Prompts:
         try:
             return self._environment.get_template(f"{name}.j2").render(**values).strip()
         except TemplateError as error:
-            raise ConfigError(f"the prompt {name}.j2 cannot be rendered: {error}", hint=f"look into {self._folder}") from error
+            message = f"the prompt {name}.j2 cannot be rendered: {error}"
+            raise ConfigError(message, hint=f"look into {self._folder}") from error

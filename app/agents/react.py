@@ -1,4 +1,4 @@
-"""`ReActAgent`: the only loop. Limits, the stop request, the end as a value; thinking and acting are its subclasses'."""
+"""`ReActAgent`: the only loop. Limits, the stop request, the end as a value; thinking and acting are for subclasses."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tenacity import RetryError
+
 from app.llm.client import LLM
 from app.llm.retry import unwrap_retry_error
 from app.memory.memory import Memory
-from app.schema.errors import BudgetExceeded, DragomanError, LLMError, UsageError
+from app.schema.errors import BudgetExceeded, DragomanError, UsageError
 from app.schema.event import RunFinished, RunStarted, StepStarted
-from app.schema.message import ImageBlock, Message, TextBlock, tool_result_message, user_message
+from app.schema.message import ImageBlock, TextBlock, tool_result_message, user_message
+from app.schema.request import ModelReply
 from app.schema.run import RunContext, RunError, RunResult, StopReason
 from app.schema.usage import Usage
 
 INTERRUPTED = "interrupted before it gave a result; its outcome is unknown"
+"""The result of a call that was running when the run was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Ending:
 class ReActAgent(ABC):
     """Runs steps until one ends the run or a limit does. One agent serves one run at a time and remembers across runs.
 
-    `where` is told in `run_started`: (sandbox name, workspace).
+    `where` is told in `run_started`: (sandbox name, workspace). `why_llm` says what chose the model; it is announced.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class ReActAgent(ABC):
         max_steps: int = 30,
         description: str = "",
         where: tuple[str, str] = ("none", ""),
+        why_llm: str = "",
     ) -> None:
         self.name = name
         self.description = description
@@ -50,59 +55,61 @@ class ReActAgent(ABC):
         self.memory = memory or Memory()
         self.max_steps = max_steps
         self.where = where
+        self.why_llm = why_llm
         self._steps = 0
+        self._requests = 0
         self._usage = Usage()
+        self._first = 0
 
-    async def run(
-        self, task: str, ctx: RunContext | None = None, *, images: Iterable[ImageBlock] = ()
-    ) -> RunResult:
+    async def run(self, task: str, ctx: RunContext | None = None, *, images: Iterable[ImageBlock] = ()) -> RunResult:
         """Work on `task` to its end. Never raises for what a model, a tool or a limit did: that is in the result.
 
-        Raises `UsageError` for a blank task. Cancelling the surrounding task still cancels; a stop through
+        In a nested context the result counts this agent's own requests; else everything in the context's ledger.
+        Raises `UsageError` for a blank task. Cancelling the surrounding asyncio task still cancels; a stop through
         `ctx.cancel` ends in a result. Either way the memory stays valid for the next run.
         """
         if not task.strip():
             raise UsageError("the task is empty", hint="say what to do")
         ctx = ctx or RunContext()
-        is_root = ctx.parent is None
-        if is_root:
-            ctx.emit(RunStarted(task, self.name, self.llm.describe, ctx.session, *self.where))
-            self._say_where_text_goes(ctx)
-        self._steps, self._usage = 0, Usage()
+        self.begin(ctx)
         self.memory.add(user_message((TextBlock(task), *images)))
         try:
+            if ctx.parent is None:
+                ctx.emit(RunStarted(task, self.name, self.llm.describe, ctx.session, *self.where))
+            announce_model(self.name, self.llm, self.why_llm, ctx)
             ending = await self._to_the_end(ctx)
         finally:
             self._close_open_calls()
-        result = RunResult(
-            ending.reason,
-            ending.answer,
-            ctx.ledger.usage if is_root else self._usage,
-            ending.error,
-            self._steps,
-            ctx.ledger.requests,
-            ctx.ledger.cost_usd,
-            ctx.cancel.cause if ending.reason == "cancelled" else None,
-        )
-        if is_root:
+        result = self._result(ending, ctx)
+        if ctx.parent is None:
             ctx.emit(finished(result, ctx))
         return result
+
+    def begin(self, ctx: RunContext) -> None:
+        """Forget what belonged to the run before; called at the start of each."""
+        self._steps = 0
+        self._requests = 0
+        self._usage = Usage()
+        self._first = len(self.memory)
 
     @abstractmethod
     async def step(self, ctx: RunContext, *, last: bool) -> Ending | None:
         """Think once and act on it. `last` says that no further step will follow. Returns the end, if this was it."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - most agents hold nothing
         """Free what the agent holds."""
 
     async def _to_the_end(self, ctx: RunContext) -> Ending:
         """The loop, under the time limit and the stop request, with errors turned into an ending."""
         work = asyncio.ensure_future(self._loop(ctx))
         forget = ctx.cancel.on_cancel(work.cancel)
+        limit = asyncio.timeout_at(ctx.deadline)
         try:
-            async with asyncio.timeout_at(ctx.deadline):
+            async with limit:
                 return await work
         except TimeoutError:
+            if not limit.expired():
+                raise
             error = RunError("TIME", "the time limit was reached", "raise --timeout or split the task")
             return Ending("time", self._last_text(), error)
         except asyncio.CancelledError:
@@ -110,8 +117,11 @@ class ReActAgent(ABC):
             if not ctx.cancel.cancelled or (current is not None and current.cancelling()):
                 raise
             return Ending("cancelled", self._last_text(), RunError("ABORTED", "the run was interrupted"))
-        except Exception as error:
-            return _ending_of(error, self._last_text())
+        except (DragomanError, RetryError) as error:
+            inner = unwrap_retry_error(error)
+            if not isinstance(inner, DragomanError):
+                raise
+            return Ending(reason_of(inner), self._last_text(), RunError.of(inner))
         finally:
             forget()
 
@@ -122,45 +132,49 @@ class ReActAgent(ABC):
             ending = await self.step(ctx, last=number == self.max_steps)
             if ending is not None:
                 return ending
-        error = RunError(
-            "STEP_LIMIT", f"{self.name} did not finish within {self.max_steps} steps", "raise --max-steps or split the task"
-        )
+        message = f"{self.name} did not finish within {self.max_steps} steps"
+        error = RunError("STEP_LIMIT", message, "raise --max-steps or split the task")
         return Ending("step_limit", self._last_text(), error)
+
+    def _count(self, reply: ModelReply) -> None:
+        """Book a reply as this agent's own."""
+        self._requests += reply.attempts
+        self._usage += reply.usage
+
+    def _result(self, ending: Ending, ctx: RunContext) -> RunResult:
+        if ctx.parent is None:
+            spent = (ctx.ledger.usage, ctx.ledger.requests, ctx.ledger.cost_usd)
+        else:
+            spent = (self._usage, self._requests, self.llm.price(self._usage))
+        usage, requests, cost = spent
+        cause = ctx.cancel.cause if ending.reason == "cancelled" else None
+        return RunResult(ending.reason, ending.answer, usage, ending.error, self._steps, requests, cost, cause)
 
     def _close_open_calls(self) -> None:
         for call in self.memory.open_calls:
             self.memory.add(tool_result_message(call.id, f"{call.name}: {INTERRUPTED}", is_error=True))
 
     def _last_text(self) -> str:
-        """The last thing the model said in this run's memory, for a result that was cut short."""
-        for message in reversed(self.memory.messages):
-            if message.role == "assistant" and message.text.strip():
-                return message.text
-            if _is_task(message):
-                break
-        return ""
-
-    def _say_where_text_goes(self, ctx: RunContext) -> None:
-        if not self.llm.local:
-            ctx.notice("CLOUD", f"the text of this run goes to {self.llm.vendor} ({self.llm.settings.model})", once=True)
+        """The last thing the model said in this run, for a result that was cut short."""
+        said = (m.text for m in reversed(self.memory.messages[self._first :]) if m.role == "assistant")
+        return next((text for text in said if text.strip()), "")
 
 
-def _is_task(message: Message) -> bool:
-    return message.role == "user" and not message.tool_results and message.source.__class__.__name__ == "UserSource"
+def announce_model(agent: str, llm: LLM, why: str, ctx: RunContext) -> None:
+    """Say once in a run which model an agent uses and why, and where the text goes when it leaves the machine."""
+    table = "[llm]" if llm.name == "default" else f"[llm.{llm.name}]"
+    because = f" (because {why})" if why else ""
+    model = llm.settings.model
+    ctx.notice("LLM_CHOSEN", f"{agent} uses {table}: model {model} at {llm.vendor}{because}", once=True)
+    if not llm.local:
+        ctx.notice("CLOUD", f"the text of this run goes to {llm.vendor} ({model})", once=True)
 
 
-def _ending_of(error: Exception, answer: str) -> Ending:
-    """The ending of an error that a run may meet; faults of the program itself are raised on."""
-    inner = unwrap_retry_error(error)
-    match inner:
-        case BudgetExceeded():
-            return Ending("budget", answer, RunError.of(inner))
-        case LLMError(code="CONTEXT_WINDOW_EXCEEDED"):
-            return Ending("context", answer, RunError.of(inner))
-        case DragomanError():
-            return Ending("failed", answer, RunError.of(inner))
-        case _:
-            raise error
+def reason_of(error: DragomanError) -> StopReason:
+    """How a run ends that met this error."""
+    if isinstance(error, BudgetExceeded):
+        return "budget"
+    return "context" if error.code == "CONTEXT_WINDOW_EXCEEDED" else "failed"
 
 
 def finished(result: RunResult, ctx: RunContext) -> RunFinished:

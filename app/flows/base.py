@@ -1,16 +1,19 @@
-"""What a flow is: something that takes a task and runs agents on it until there is a result; and the factory by name."""
+"""What a flow is: something that runs agents on a task until there is a result; and the factory by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from app.schema.errors import ConfigError
+from app.schema.message import ImageBlock
 from app.schema.run import RunContext, RunResult
 
 
 class Flow(Protocol):
-    async def run(self, task: str, ctx: RunContext | None = None) -> RunResult: ...
+    async def run(
+        self, task: str, ctx: RunContext | None = None, *, images: Iterable[ImageBlock] = ()
+    ) -> RunResult: ...
 
 
 class FlowFactory:
@@ -24,7 +27,7 @@ class FlowFactory:
 
     def create(self, kind: str) -> Flow:
         """A new flow. `ConfigError` names the kinds that exist."""
-        try:
-            return self._makers[kind]()
-        except KeyError:
-            raise ConfigError(f"there is no flow {kind!r}", hint=f"known flows: {', '.join(self._makers)}") from None
+        maker = self._makers.get(kind)
+        if maker is None:
+            raise ConfigError(f"there is no flow {kind!r}", hint=f"known flows: {', '.join(self._makers)}")
+        return maker()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from app.schema.message import Message, ToolCallBlock
+from app.schema.message import Message, ToolCallBlock, UserSource
 
 
 class Memory:
     """The log never loses a message; the view may leave old exchanges out, but never separates a call from its result.
 
-    With `max_messages` the view keeps the first message (the task) and drops whole exchanges from the oldest on, down
-    to half the limit at once, so that the front of the prompt changes rarely.
+    With `max_messages` the view keeps its first message and the newest task, and drops whole exchanges from the oldest
+    on, down to half the limit at once, so that the front of the prompt changes rarely. One exchange that is longer
+    than the limit is kept whole.
     """
 
     def __init__(self, max_messages: int | None = None) -> None:
@@ -48,7 +49,7 @@ class Memory:
         self._log.append(message)
         self._view.append(message)
         if self._max is not None and len(self._view) > self._max and not self._open:
-            self._shorten()
+            self._shorten(self._max)
         return message
 
     def add_all(self, messages: Iterable[Message]) -> None:
@@ -60,26 +61,27 @@ class Memory:
         return tuple(self._view)
 
     def _with_fresh_ids(self, message: Message) -> Message:
-        renamed = False
-        content = list(message.content)
-        for position, block in enumerate(content):
-            if not isinstance(block, ToolCallBlock):
-                continue
-            call = block
-            number = 2
-            while call.id in self._call_ids:
-                call = ToolCallBlock(f"{block.id}-{number}", block.name, block.arguments)
-                number += 1
-            renamed = renamed or call is not block
-            content[position] = call
-            self._call_ids.add(call.id)
-            self._open[call.id] = call
-        return message.replace(content=content) if renamed else message
+        content = [
+            self._with_fresh_id(block) if isinstance(block, ToolCallBlock) else block for block in message.content
+        ]
+        return message if tuple(content) == message.content else message.replace(content=content)
 
-    def _shorten(self) -> None:
-        assert self._max is not None
-        target = len(self._view) - max(2, self._max // 2)
-        for start in range(target, len(self._view)):
-            if not self._view[start].tool_results:
-                self._view = [self._view[0], *self._view[start:]]
-                return
+    def _with_fresh_id(self, call: ToolCallBlock) -> ToolCallBlock:
+        fresh, number = call.id, 2
+        while not fresh or fresh in self._call_ids:
+            fresh, number = f"{call.id or 'call'}-{number}", number + 1
+        self._call_ids.add(fresh)
+        self._open[fresh] = kept = call if fresh == call.id else ToolCallBlock(fresh, call.name, call.arguments)
+        return kept
+
+    def _shorten(self, limit: int) -> None:
+        """Cut at the start of an exchange: the first that leaves at most half the limit, else the last there is."""
+        view = self._view
+        starts = [position for position in range(1, len(view)) if not view[position].tool_results]
+        if not starts:
+            return
+        cut = next((start for start in starts if len(view) - start <= limit // 2), starts[-1])
+        tasks = [message for message in view[:cut] if isinstance(message.source, UserSource)]
+        newest_task_left = any(isinstance(message.source, UserSource) for message in view[cut:])
+        pinned = [] if newest_task_left or not tasks or tasks[-1] is view[0] else [tasks[-1]]
+        self._view = [view[0], *pinned, *view[cut:]]
