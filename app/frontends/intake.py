@@ -1,0 +1,81 @@
+"""What a run is given: the task from words or standard input, and pictures from files."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.frontends.redact import repaired
+from app.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from app.schema.message import ImageBlock
+
+MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "GIF": "image/gif", "WEBP": "image/webp"}
+"""Formats that every vendor with vision takes; any other one is converted to PNG."""
+
+MOST_BYTES = 20 * 1024 * 1024
+
+
+def task_of(options: argparse.Namespace) -> str | None:
+    """The task in words; None asks for a conversation. Raises `UsageError` for a blank one."""
+    given: str | None = options.task if options.task is not None else options.prompt
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if given is None and at_terminal:
+        if options.json or options.image:
+            raise UsageError("there is no prompt", hint='give one: python main.py "what to do"')
+        return None
+    if given is None or (given == "-" and options.prompt is None):
+        given = _standard_input()
+    task = repaired(given).strip()
+    if not task:
+        raise UsageError(
+            "the prompt is empty", hint='say what to do, for example: python main.py "list the files here"'
+        )
+    return task
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:
+        return ""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig", "replace")
+    except OSError as error:
+        raise UsageError(f"standard input cannot be read: {error.strerror or error}") from None
+
+
+def read_image(path: str) -> ImageBlock:
+    """The picture in a file; its type is read from its bytes. Raises `UsageError` for what is no whole picture."""
+    from PIL import Image, UnidentifiedImageError
+
+    from app.schema.message import ImageBlock
+
+    try:
+        data = Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"the image {path} cannot be read: {error.strerror or error}", hint="check the path") from None
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"the image {path} has more than 20 MB", hint="make it smaller")
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+            media_type = MEDIA_TYPES.get(image.format or "")
+            if media_type is None:
+                data, media_type = _as_png(image), "image/png"
+            return ImageBlock(base64.b64encode(data).decode("ascii"), media_type, image.width, image.height)
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise UsageError(
+            f"{path} is no picture that can be read", hint="use a whole PNG, JPEG, GIF or WebP file"
+        ) from None
+
+
+def _as_png(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    (image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else image.convert("RGB")).save(out, "PNG")
+    return out.getvalue()

@@ -1,0 +1,135 @@
+"""A run from the front end's side: started with its views, stopped by signals, its answer and its end told."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from app.frontends.front import Front
+from app.frontends.intake import read_image, task_of
+from app.frontends.interrupts import Interrupts
+from app.frontends.launch import Work, build_work, configuration
+from app.frontends.person import PersonAtTerminal
+from app.frontends.report import exit_code_of
+from app.frontends.terminal import TerminalView
+from app.llm.adapters.embedded import EmbeddedHooks, refuse
+from app.llm.embedded.fetch import consent_given
+from app.schema.errors import UsageError
+from app.schema.event import EventRecord, RunFinished, RunStarted
+
+if TYPE_CHECKING:
+    from app.llm.embedded.sources import Progress
+    from app.schema.message import ImageBlock
+    from app.schema.run import RunContext, RunResult
+
+
+def start(front: Front, options: argparse.Namespace, *, flow: bool) -> int:
+    """Run the task, or a conversation when there is none and a person is there; returns the exit code."""
+    if options.resume is not None:
+        raise UsageError("this version stores no sessions, so there is none to resume", hint="run without --resume")
+    task = task_of(options)
+    images = tuple(read_image(path) for path in options.image)
+    return asyncio.run(_start(front, options, task, images, flow=flow))
+
+
+async def _start(
+    front: Front, options: argparse.Namespace, task: str | None, images: tuple[ImageBlock, ...], *, flow: bool
+) -> int:
+    interrupts = Interrupts()
+    try:
+        with interrupts.installed():
+            config = await configuration(options)
+            front.redactor.learn(config)
+            view = None
+            if not options.json:
+                view = TerminalView(sys.stderr, front.redactor, quiet=options.quiet, debug=options.debug)
+            stage = Stage(front, view, interrupts)
+            person = _person(view)
+            consent = consent_given if options.yes else person.consent if person else refuse
+            hooks = EmbeddedHooks(consent=consent, progress=stage.progress)
+            stage.work = build_work(options, config, flow=flow, person=person, embedded=hooks)
+            try:
+                if task is not None:
+                    return exit_code_of(await stage.play(task, images))
+                from app.frontends.conversation import converse
+
+                return await converse(stage)
+            finally:
+                await stage.work.close()
+    finally:
+        front.signal_code = interrupts.exit_code
+
+
+def _person(view: TerminalView | None) -> PersonAtTerminal | None:
+    """The person who can be asked: nobody where programs read, or where a question or its answer would be lost."""
+    if view is None or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    return PersonAtTerminal(view)
+
+
+class Stage:
+    """Where turns of work are played before one view: a terminal's, or JSON lines when `view` is None."""
+
+    work: Work
+
+    def __init__(self, front: Front, view: TerminalView | None, interrupts: Interrupts) -> None:
+        self.front = front
+        self.view = view
+        self.interrupts = interrupts
+        self._ctx: RunContext | None = None
+        self._finished: RunFinished | None = None
+        self._phase = ""
+
+    async def play(self, task: str, images: tuple[ImageBlock, ...] = ()) -> RunResult:
+        """One run, shown as it goes and told at its end. Raises for what is no end of a run."""
+        began = time.monotonic()
+        self._ctx = ctx = self.work.context(self._event)
+        self._finished = None
+        with self.interrupts.during(ctx.cancel):
+            if self.view is None:
+                return await self.work.turn(task, ctx, images=images)
+            screen = self.view.screen
+            self.view.why = self.work.why
+            ctx.cancel.on_cancel(lambda: screen.status("stopping; once more to leave at once"))
+            async with screen.ticking():
+                result = await self.work.turn(task, ctx, images=images)
+        self._tell(result, self.view, time.monotonic() - began)
+        return result
+
+    def _event(self, record: EventRecord) -> None:
+        ctx = self._ctx
+        assert ctx is not None
+        if self.view is None:
+            self.front.json(record)
+            if self.front.reader_left:
+                ctx.cancel.cancel("user")
+        else:
+            self.view(record)
+        match record.event:
+            case RunStarted() as event:
+                ctx.notice("LLM_CHOSEN", f"{event.agent} uses [llm.{event.llm['config']}]: {self.work.why}")
+            case RunFinished() as event:
+                self._finished = event
+            case _:
+                pass
+
+    def progress(self, progress: Progress) -> None:
+        """What the embedded model's preparation tells; a new phase is an event, the rest is for the eye."""
+        if progress.phase != self._phase and self._ctx is not None:
+            self._phase = progress.phase
+            self._ctx.notice("MODEL_DOWNLOAD", progress.text)
+        if self.view is not None:
+            self.view.progress(progress)
+
+    def _tell(self, result: RunResult, view: TerminalView, seconds: float) -> None:
+        on_one_terminal = view.screen.live and sys.stdout is not None and sys.stdout.isatty()
+        if result.answer and not (on_one_terminal and view.showed(result.answer)):
+            self.front.say(result.answer)
+        if self._finished is not None:
+            view.end(self._finished, seconds)
+        error = result.error
+        if error is not None and (view.quiet or result.stop_reason != "cancelled"):
+            self.front.complain(error)
