@@ -42,7 +42,7 @@ class PlannerAgent:
     ) -> None:
         self.name = name
         self.llm = llm
-        self.memory = memory or Memory()
+        self.memory = Memory() if memory is None else memory
         self.why_llm = why_llm
         self._prompts = prompts
 

@@ -52,7 +52,7 @@ class ReActAgent(ABC):
         self.name = name
         self.description = description
         self.llm = llm
-        self.memory = memory or Memory()
+        self.memory = Memory() if memory is None else memory
         self.max_steps = max_steps
         self.where = where
         self.why_llm = why_llm
