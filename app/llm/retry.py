@@ -84,8 +84,19 @@ async def call_with_retry(
 
     `on_retry(retry, delay_s, error)` is called before each wait, with `retry` = 1, 2, …
     """
-
+    # Nearly every call succeeds at once and is spared tenacity's machinery: its first attempt is the failure we have.
+    try:
+        return await attempt()
+    except LLMError as error:
+        failed: LLMError | None = error
     wait_s: float | None = None
+
+    async def further() -> T:
+        nonlocal failed
+        if failed is None:
+            return await attempt()
+        first, failed = failed, None
+        raise first
 
     def is_retried(state: RetryCallState) -> bool:
         # The one decision after a failure: the jitter is a throw of dice, so it is not made twice.
@@ -107,7 +118,7 @@ async def call_with_retry(
         sleep=sleep,
         reraise=True,
     )
-    return await loop(attempt)
+    return await loop(further)
 
 
 def _error_of(state: RetryCallState) -> BaseException | None:

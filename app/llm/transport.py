@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import ssl
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -48,19 +48,15 @@ class Response:
         self._content = response.content
         self._where = where
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. A silence over `idle_s` is `TIMEOUT`; the clock stops while the consumer works."""
+    async def more(self) -> bytes:
+        """The next bytes of the body, nothing at its end. A silence over `idle_s` is `TIMEOUT`."""
         content = self._content
         idle = self.timeouts.idle_s
         try:
-            while True:
-                chunk = content.read_nowait()
-                if not chunk:
-                    async with asyncio.timeout(idle):
-                        chunk = await content.readany()
-                    if not chunk:
-                        return
-                yield chunk
+            if chunk := content.read_nowait():
+                return chunk
+            async with asyncio.timeout(idle):
+                return await content.readany()
         except TimeoutError:
             raise LLMError(
                 f"{self._where} sent nothing for {idle:g} s", "TIMEOUT", hint="raise timeout.idle_s of this model"
@@ -72,7 +68,7 @@ class Response:
         """The whole body, at most 64 MiB."""
         parts: list[bytes] = []
         size = 0
-        async for chunk in self.chunks():
+        while chunk := await self.more():
             parts.append(chunk)
             size += len(chunk)
             if size > MAX_BODY_BYTES:
@@ -81,6 +77,8 @@ class Response:
 
     async def drain(self) -> None:
         """Take what little is left of a body, so that its connection can serve the next request."""
+        if self._content.at_eof():
+            return
         with contextlib.suppress(TimeoutError, *_faults()):
             async with asyncio.timeout(DRAIN_S):
                 while not self._content.at_eof():

@@ -231,20 +231,16 @@ async def _decode(response: Response, who: str) -> AsyncGenerator[Chunk]:
     """Chunks of a 200 reply. Its first bytes tell an event stream from a whole JSON body or a web page."""
     decoder, events = ChatDecoder(who), SSEDecoder()
     silence = _Silence(response.timeouts.idle_s, who)
-    body = response.chunks()
-    head = b""
-    async for piece in body:
-        head += piece
-        if _start(head):
-            break
-    if not _start(head):
+    piece = b""
+    while not _start(piece) and (more := await response.more()):
+        piece += more
+    if not _start(piece):
         raise LLMError(f"{who} sent an empty body", "EMPTY_RESPONSE")
-    if _start(head) in b"{[<":
-        rest = [piece async for piece in body]
-        for chunk in decoder.complete_body(_whole(b"".join((head, *rest)), who)):
+    if _start(piece) in b"{[<":
+        for chunk in decoder.complete_body(_whole(piece + await response.read(), who)):
             yield chunk
         return
-    async for piece in _prepend(head, body):
+    while piece:
         found = events.feed(piece)
         for event in found:
             if _is_done(event):
@@ -254,6 +250,7 @@ async def _decode(response: Response, who: str) -> AsyncGenerator[Chunk]:
             for chunk in _event(event, decoder, who):
                 yield chunk
         silence.heard(event_came=bool(found))
+        piece = await response.more()
     for event in events.flush():
         # Without its blank line an event may be cut; it counts when it is a whole object.
         if event.data.rstrip().endswith(b"}"):
@@ -278,12 +275,6 @@ class _Silence:
             self._since = now
         elif now - self._since > self._limit_s:
             raise LLMError(f"{self._who} sent only keep-alives for {self._limit_s:g} s", "TIMEOUT")
-
-
-async def _prepend(head: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield head
-    async for piece in rest:
-        yield piece
 
 
 def _start(head: bytes) -> bytes:
