@@ -108,7 +108,7 @@ class LocalSandbox:
         begun = time.monotonic()
         capture = Capture(self.workspace, limit=self._capture_limit)
         mark = f"{self._mark}.{uuid.uuid4().hex}"
-        transport, watch = await self._spawn(argv, mark, env, capture)
+        transport, watch = await self._spawn_whole(argv, mark, env, capture)
         pid = transport.get_pid()
         try:
             timed_out = not await self._wait(watch, timeout_s)
@@ -141,7 +141,7 @@ class LocalSandbox:
         except OSError as error:
             raise SandboxError(f"no log file can be made in the workspace: {error.strerror or error}") from error
         with file:
-            transport, watch = await self._spawn(argv, mark, None, None, log=file.fileno())
+            transport, watch = await self._spawn_whole(argv, mark, None, None, log=file.fileno())
         process = LocalProcess(transport.get_pid(), log, mark, watch, transport)
         self._background.append(process)
         return process
@@ -157,6 +157,31 @@ class LocalSandbox:
             transport.close()
         self._left_groups.clear()
         self._held_pipes.clear()
+
+    async def _spawn_whole(
+        self,
+        argv: tuple[str, ...],
+        mark: str,
+        env: Mapping[str, str] | None,
+        capture: Capture | None,
+        *,
+        log: int | None = None,
+    ) -> tuple[asyncio.SubprocessTransport, _Watch]:
+        """Spawn, and let a cancellation in between end what was begun.
+
+        asyncio's own way out of a half-made transport kills one process and waits for the end of its pipes, which a
+        child may hold for long. A spawn takes milliseconds, so it is let through first.
+        """
+        spawn = asyncio.create_task(self._spawn(argv, mark, env, capture, log=log))
+        try:
+            return await asyncio.shield(spawn)
+        except asyncio.CancelledError:
+            await asyncio.wait({spawn})
+            if spawn.exception() is None:
+                transport, watch = spawn.result()
+                await self._end(transport.get_pid(), mark, watch)
+                transport.close()
+            raise
 
     async def _spawn(
         self,

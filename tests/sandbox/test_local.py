@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.sandbox.local import LocalSandbox, scrubbed_environment
+from app.sandbox.processes import members
 from app.schema.errors import SandboxError
 
 
@@ -112,6 +113,21 @@ async def test_cancellation_while_a_child_holds_the_pipes_ends_the_child(sandbox
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not alive(pid)
+
+
+async def test_cancellation_in_the_middle_of_the_start_leaves_nothing(sandbox: LocalSandbox) -> None:
+    """At each of the loop's steps while the transport is made, with a child that holds the pipes already."""
+    for steps in range(1, 9):
+        task = asyncio.create_task(sandbox.run(sh("setsid sleep 100 & wait"), timeout_s=50))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+            time.sleep(0.004)
+        task.cancel()
+        begun = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - begun < 5
+        assert members(None, sandbox._mark) == set()
 
 
 async def test_a_second_cancellation_kills_at_once(sandbox: LocalSandbox) -> None:
