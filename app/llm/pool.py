@@ -159,7 +159,7 @@ def _chat_account(settings: LLMSettings, vendor: Vendor) -> ChatAccount:
     return ChatAccount(
         vendor=vendor.name,
         label=vendor.label,
-        base_url=base_url.rstrip("/"),
+        base_url=_completions_root(base_url, vendor),
         api_key=settings.api_key.get_secret_value(),
         local=vendor.local,
         headers=settings.headers,
@@ -168,6 +168,12 @@ def _chat_account(settings: LLMSettings, vendor: Vendor) -> ChatAccount:
         azure_version=(settings.api_version or "2024-10-21") if vendor.name == "azure" else None,
         key_hint=f"set api_key under [llm]{f', or the variable {variables}' if variables else ''}",
     )
+
+
+def _completions_root(base_url: str, vendor: Vendor) -> str:
+    """The address before `/chat/completions`; a bare Ollama address lacks the `/v1` under which it speaks this."""
+    root = base_url.rstrip("/")
+    return f"{root}/v1" if vendor.name == "ollama" and not urlsplit(root).path else root
 
 
 _default: LLMPool | None = None

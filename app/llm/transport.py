@@ -204,7 +204,11 @@ class Transport:
 
 
 def _where(url: str) -> str:
-    parts = urlsplit(url)
+    """Scheme, host and port of an address, without a password in it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "the configured address"
     return f"{parts.scheme}://{parts.netloc.rsplit('@', 1)[-1]}"
 
 
@@ -245,6 +249,8 @@ def transport_error(error: Exception, where: str) -> LLMError:
             )
         case aiohttp.ClientPayloadError(__cause__=ContentEncodingError()):
             return LLMError(f"{where} sent a body that is not in its declared encoding", "MALFORMED_RESPONSE")
+        case aiohttp.ClientPayloadError() if "ConnectionResetError" in detail:
+            return LLMError(f"{where} reset the connection in the middle of its reply", "TRANSPORT")
         case aiohttp.ClientPayloadError():
             return LLMError(f"{where} broke off in the middle of its reply", "STREAM_CLOSED")
         case aiohttp.InvalidURL():

@@ -121,7 +121,7 @@ def _frames(events: list[Event], delivery: Delivery) -> list[Send | Pause]:
 
 def _frame(event: Event, delivery: Delivery, *, blank: bool) -> bytes:
     payload = event.payload
-    if delivery.multiline and payload.startswith(("{", "[")):
+    if delivery.multiline and payload.startswith("{"):
         payload = json.dumps(json.loads(payload), ensure_ascii=False, indent=1)
     lines = [f"event: {event.name}"] if event.name else []
     lines += delivery.fields
