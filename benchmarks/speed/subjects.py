@@ -66,27 +66,32 @@ class Ours:
 
         settings = LLMSettings(name="default", model=MODEL, api_type="openai", base_url=url, api_key="sk-none")  # type: ignore[arg-type]
         self._pool = LLMPool({"default": settings})
-        self._alive: list[Any] = []
+        self._tools: dict[Any, Any] = {}
 
     async def run(self, deed: Callable[..., Any], on_text: OnText = ignore) -> str:
         from app.agents.toolcall import ToolCallAgent
         from app.schema.event import EventRecord, TextStreamed
         from app.schema.run import RunContext, discard
-        from app.tools.base import tool
         from app.tools.toolbox import Toolbox
 
         def sink(record: EventRecord) -> None:
             if isinstance(record.event, TextStreamed):
                 on_text(record.event.text)
 
-        note = tool(deed, name="note", effect="read")
-        agent = ToolCallAgent(
-            "bench", llm=self._pool.get("default"), toolbox=Toolbox(note), system=SYSTEM, max_steps=1000
-        )
+        toolbox = Toolbox(self._tool(deed))
+        agent = ToolCallAgent("bench", llm=self._pool.get("default"), toolbox=toolbox, system=SYSTEM, max_steps=1000)
         result = await agent.run(TASK, RunContext(sink=discard if on_text is ignore else sink))
         if result.stop_reason != "answered":
             raise RuntimeError(f"{result.stop_reason}: {result.error}")
         return result.answer
+
+    def _tool(self, deed: Callable[..., Any]) -> Any:
+        """Declared once and shared by agents, as a decorated function of a module is."""
+        from app.tools.base import tool
+
+        if deed not in self._tools:
+            self._tools[deed] = tool(deed, name="note", effect="read")
+        return self._tools[deed]
 
     async def close(self) -> None:
         await self._pool.close()
