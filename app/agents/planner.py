@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,16 +12,23 @@ from app.agents.react import announce_model
 from app.llm.client import LLM
 from app.memory.memory import Memory
 from app.prompts import Prompts
-from app.schema.errors import LLMError
-from app.schema.message import Message, tool_result_message, user_message
+from app.schema.errors import LLMError, ToolError
+from app.schema.message import JSON, Message, assistant_message, tool_result_message, user_message
 from app.schema.plan import Plan, PlanStep
 from app.schema.request import ModelReply, ToolChoice
 from app.schema.run import RunContext
-from app.tools.planning import Planning
+from app.tools.planning import Planning, parse_steps
 from app.tools.toolbox import Toolbox
 
 ATTEMPTS = 2
 """One question and one repair; then the task itself is the only step."""
+
+STEPS_SCHEMA: JSON = {
+    "type": "object",
+    "properties": {"steps": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 5}},
+    "required": ["steps"],
+    "additionalProperties": False,
+}
 
 _TAG = re.compile(r"\[([^\[\]]+)\]")
 
@@ -107,6 +115,8 @@ class PlannerAgent:
         side_by_side: bool,
     ) -> tuple[Plan | None, str]:
         """The plan, or None and the model's own words where it may answer in words."""
+        if self.llm.facts.small:
+            return await self._ask_for_steps(question, ctx), ""
         system = self._prompts.render("planner/system", agents=dict(agents), side_by_side=side_by_side)
         toolbox = Toolbox(Planning())
         asked: list[Message] = [self.memory.add(user_message(question))]
@@ -129,6 +139,23 @@ class PlannerAgent:
                 repair = self._prompts.render("planner/repair", problem=problem)
                 asked.append(self.memory.add(user_message(repair)))
         return None, ""
+
+    async def _ask_for_steps(self, question: str, ctx: RunContext) -> Plan | None:
+        """A plan from a very small model: it fills in a list of sentences, which is all it does reliably."""
+        self.memory.add(user_message(question))
+        system = self._prompts.render("planner/system_small")
+        try:
+            text = await self.llm.ask(question, system=system, ctx=ctx, purpose="plan", response_schema=STEPS_SCHEMA)
+        except LLMError as error:
+            if error.code != "EMPTY_RESPONSE":
+                raise
+            return None
+        self.memory.add(assistant_message(text, provider=self.llm.name, model=self.llm.settings.model))
+        try:
+            steps = parse_steps(json.loads(text))
+        except (ValueError, ToolError):
+            return None
+        return Plan.create("Plan", steps) if steps else None
 
     async def _read(
         self, reply: ModelReply, toolbox: Toolbox, asked: list[Message], ctx: RunContext

@@ -258,6 +258,9 @@ class _Work:
             return _End("failed", RunError("PLAN_INCOMPLETE", message, hint))
         if len(steps) == 1:
             return _End("finished", answer=steps[0].result or "done")
+        if self.flow.planner.llm.facts.small:
+            # A very small model adds what is not there; the results themselves are the better report.
+            return _End("finished")
         try:
             return _End("finished", answer=await self.flow.planner.summarise(self.plan, task=self.task, ctx=self.ctx))
         except (LLMError, BudgetExceeded) as fault:

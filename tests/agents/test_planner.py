@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.agents.planner import PlannerAgent
+from app.agents.planner import STEPS_SCHEMA, PlannerAgent
 from app.llm.adapters.scripted import ScriptedAdapter, Turn, call, fail, say
 from app.prompts import Prompts
 from app.schema.errors import LLMError, TokenLimitExceeded
@@ -276,3 +276,28 @@ async def test_124_the_summary_is_asked_from_the_results(rig: Rig, ctx: RunConte
     assert request.purpose == "summary"
     assert "result: wrote x.txt" in request.messages[0].text
     assert "Use only the results given" in request.system
+
+
+class TestSmallModels:
+    """A very small model fills in a list of sentences instead of calling the tool."""
+
+    def small(self, rig: Rig, turns: list[Turn]) -> tuple[PlannerAgent, ScriptedAdapter]:
+        llm, model = rig.scripted_llm(turns, max_tools=5)
+        return PlannerAgent(llm=llm, prompts=Prompts()), model
+
+    async def test_the_plan_is_asked_for_by_schema(self, rig: Rig, ctx: RunContext) -> None:
+        maker, model = self.small(rig, [say('{"steps": ["write a.txt", "read a.txt"]}')])
+        plan = await maker.make_plan("t", MANUS, ctx)
+        assert [step.text for step in plan.steps] == ["write a.txt", "read a.txt"]
+        request = model.requests[0]
+        assert (request.tools, request.response_schema, request.purpose) == ((), STEPS_SCHEMA, "plan")
+        assert request.system == Prompts().render("planner/system_small")
+
+    @pytest.mark.parametrize(
+        "turns",
+        [[say("no json")], [say('{"steps": [{}]}')], [fail("EMPTY_RESPONSE")] * 6],
+        ids=["prose", "no text", "empty"],
+    )
+    async def test_what_is_no_plan_is_the_task_as_one_step(self, rig: Rig, ctx: RunContext, turns: list[Turn]) -> None:
+        maker, _ = self.small(rig, turns)
+        assert [step.text for step in (await maker.make_plan("t", MANUS, ctx)).steps] == ["t"]
