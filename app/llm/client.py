@@ -253,10 +253,12 @@ class LLM(metaclass=_ByName):
                 try:
                     return read(await self._attempt(budgeted, ctx, attempts))
                 except LLMError as error:
-                    corrected = self._corrected(error, request, ctx, images_needed=images_needed)
-                    if corrected is None:
+                    if (learned := self._service.adapter(self.name).correct(error, budgeted)) is not None:
+                        ctx.notice("OPTION_DROPPED", learned, once=True)
+                    elif images_needed or (shown := self._without_images(error, request, ctx)) is None:
                         raise
-                    request = corrected
+                    else:
+                        request = shown
 
         def on_retry(_retry: int, delay_s: float, error: LLMError) -> None:
             ctx.emit(Retrying(attempts + 1, delay_s, error.code, error.message))
@@ -296,19 +298,13 @@ class LLM(metaclass=_ByName):
             raise LLMError(f"{request.config.model} sent an empty reply", "EMPTY_RESPONSE")
         return ModelReply(message, usage, finish)
 
-    def _corrected(
-        self, error: LLMError, request: ModelRequest, ctx: RunContext, *, images_needed: bool
-    ) -> ModelRequest | None:
-        """The request to send instead of one that the server refused for an option or its images, learned for good."""
-        learned = self._service.adapter(self.name).correct(error, request)
-        if learned is not None:
-            ctx.notice("OPTION_DROPPED", learned, once=True)
-            return request
-        if error.code == "UNSUPPORTED_CONTENT" and self.facts.images is None and not images_needed:
-            self.facts = replace(self.facts, images=False)
-            corrected = self._valid(request, ctx)
-            return None if corrected is request else corrected
-        return None
+    def _without_images(self, error: LLMError, request: ModelRequest, ctx: RunContext) -> ModelRequest | None:
+        """The request with notes instead of images, when the server says what nobody knew: the model is blind."""
+        if error.code != "UNSUPPORTED_CONTENT" or self.facts.images is not None:
+            return None
+        self.facts = replace(self.facts, images=False)
+        shown = self._valid(request, ctx)
+        return None if shown is request else shown
 
     def _tell_what_is_assumed(self, ctx: RunContext) -> None:
         model = self.settings.model

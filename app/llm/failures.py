@@ -146,9 +146,9 @@ REQUEST_ID_HEADERS = ("x-request-id", "x-deepseek-request-id", "request-id", "x-
 
 
 class RefusedOption(LLMError):
-    """`INVALID_REQUEST` that names an option the server does not take; `option` is a key of `OPTIONS`."""
+    """`INVALID_REQUEST` that names options the server does not take, likeliest first; keys of `OPTIONS`."""
 
-    option = ""
+    options: tuple[str, ...] = ()
 
 
 def classify(
@@ -175,8 +175,8 @@ def classify(
         hint = f"{who} asks to wait {wait:g} s; wait, or use another model"
     elif code == "CONTEXT_WINDOW_EXCEEDED" and not body.strip():
         hint = f"a reply without a body usually means that the request is too long; {hint}"
-    option = next((name for name, pattern in OPTIONS if pattern.search(words.detail)), "")
-    error = RefusedOption if option and code == "INVALID_REQUEST" else LLMError
+    options = [name for name, pattern in OPTIONS if pattern.search(words.detail)]
+    error = RefusedOption if options and code == "INVALID_REQUEST" else LLMError
     found = error(
         text,
         code,
@@ -186,7 +186,7 @@ def classify(
         hint=hint,
     )
     if isinstance(found, RefusedOption):
-        found.option = option
+        found.options = tuple(options)
     return found
 
 

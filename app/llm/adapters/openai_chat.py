@@ -139,19 +139,29 @@ class OpenAIChatAdapter(LLMAdapter):
 
     def correct(self, error: LLMError, request: ModelRequest) -> str | None:
         """Learn from a refused option; returns what to tell the user, or None when there is nothing new to learn."""
-        if not isinstance(error, RefusedOption):
-            return None
-        model, option = request.config.model, error.option
+        options = error.options if isinstance(error, RefusedOption) else ()
+        return next((said for option in options if (said := self._learn(option, request))), None)
+
+    def _learn(self, option: str, request: ModelRequest) -> str | None:
+        model = request.config.model
         known = self._learned.get(model, _NOTHING)
+        if option in known.dropped or not self._sends(option, request):
+            return None
         if option in _RENAMED:
-            if request.config.max_tokens is None or known.token_field is not None:
+            if known.token_field is not None:
                 return None
             self._learned[model] = replace(known, token_field=_RENAMED[option])
             return f"{model} wants {_RENAMED[option]} instead of {option}"
-        if option in known.dropped or not _uses(option, request):
-            return None
         self._learned[model] = replace(known, dropped=known.dropped | {option})
         return f"{model}: {_SAID[option]}"
+
+    def _sends(self, option: str, request: ModelRequest) -> bool:
+        if option == "system":
+            return bool(request.system)
+        body = json.loads(self.encode(request))
+        # Vendors name the effort `reasoning_effort` in their words and send it under other names.
+        names = ("reasoning_effort", "reasoning", "thinking") if option == "reasoning_effort" else (option,)
+        return any(name in body for name in names)
 
     def takes(self, option: str, model: str) -> bool:
         """False once the server has refused this option for this model."""
@@ -206,25 +216,6 @@ class OpenAIChatAdapter(LLMAdapter):
 
 
 _NOTHING = Learned()
-
-
-def _uses(option: str, request: ModelRequest) -> bool:
-    config = request.config
-    match option:
-        case "temperature":
-            return config.temperature is not None
-        case "tool_choice":
-            return bool(request.tools) and request.tool_choice != "auto"
-        case "parallel_tool_calls":
-            return bool(request.tools)
-        case "reasoning_effort":
-            return config.reasoning_effort is not None
-        case "response_format":
-            return request.response_schema is not None
-        case "system":
-            return bool(request.system)
-        case _:
-            return option == "stream_options"
 
 
 async def _decode(response: Response, who: str) -> AsyncGenerator[Chunk]:
