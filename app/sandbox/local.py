@@ -176,11 +176,15 @@ class LocalSandbox:
         try:
             return await asyncio.shield(spawn)
         except asyncio.CancelledError:
+            # Should a second cancellation interrupt this, `close` still ends and closes what was made.
+            spawn.add_done_callback(self._hold)
             await asyncio.wait({spawn})
             if spawn.exception() is None:
                 transport, watch = spawn.result()
-                await self._end(transport.get_pid(), mark, watch)
-                transport.close()
+                try:
+                    await self._end(transport.get_pid(), mark, watch)
+                finally:
+                    transport.close()
             raise
 
     async def _spawn(
@@ -232,6 +236,10 @@ class LocalSandbox:
                     await watch.drained.wait()
             if time.monotonic() - capture.last >= _PIPE_QUIET_S:
                 return
+
+    def _hold(self, spawn: asyncio.Task[tuple[asyncio.SubprocessTransport, _Watch]]) -> None:
+        if not spawn.cancelled() and spawn.exception() is None:
+            self._held_pipes.append(spawn.result()[0])
 
     def _let_go(self, pid: int, watch: _Watch, transport: asyncio.SubprocessTransport) -> None:
         if not HAS_PROC and group_alive(pid):

@@ -130,6 +130,26 @@ async def test_cancellation_in_the_middle_of_the_start_leaves_nothing(sandbox: L
         assert members(None, sandbox._mark) == set()
 
 
+async def test_two_cancellations_in_the_middle_of_the_start_are_cleaned_up_by_close(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.sandbox.local.TERM_GRACE_S", 0.02)
+    for steps in range(6):
+        task = asyncio.create_task(sandbox.run(sh("trap '' TERM; sleep 100 & wait"), timeout_s=50))
+        for _ in range(2):
+            await asyncio.sleep(0)
+        task.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+            time.sleep(0.002)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await asyncio.sleep(0.02)
+    await sandbox.close()
+    assert members(None, sandbox._mark) == set()
+
+
 async def test_a_second_cancellation_kills_at_once(sandbox: LocalSandbox) -> None:
     task = asyncio.create_task(
         sandbox.run(sh("trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done"), timeout_s=50)
