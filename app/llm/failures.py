@@ -26,13 +26,18 @@ def _any(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), _FLAGS)
 
 
+# Words by which waiting a little helps.
+SOON = _any(
+    r"per[ _-]?(?:minute|min\b|second)|\b(?:TPM|RPM)\b",
+    r"(?:re)?try (?:again )?(?:in|after) \d",
+)
 # A request refused for its rate, whatever else its text says ("reduce the prompt length", "too many tokens").
 THROTTLED = _any(
+    SOON.pattern,
     r"rate.?limit",
     r"throttl",
     r"too many requests",
     r"too many tokens, please wait",
-    r"per[ _-]?(?:minute|min\b|second)|\b(?:TPM|RPM)\b",
     r"请求过于频繁|限流|频率限制|速率限制|并发.{0,4}超",
 )
 
@@ -47,6 +52,8 @@ QUOTA = _any(
     r"arrearage|access_terminated.*overdue",
     r"余额不足|额度不足|额度已用|配额.{0,6}(?:不足|用完|超)|欠费|账户.{0,4}余额",
 )
+# Words about money; a gateway's own rate-limit code beside them does not weaken them.
+MONEY = _any(r"insufficient|current quota|billing|balance|credits?\b|余额|欠费")
 # Gemini says this on ordinary throttling; waiting helps.
 NOT_QUOTA = _any(r"resource has been exhausted \(e\.g\. check quota\)")
 
@@ -251,11 +258,9 @@ def is_silent_overflow(finish: FinishReason, usage: Usage, window: int) -> bool:
 
 
 def _is_quota(detail: str, *, throttled: bool) -> bool:
-    if NOT_QUOTA.search(detail):
+    if NOT_QUOTA.search(detail) or not QUOTA.search(detail):
         return False
-    found = QUOTA.search(detail)
-    # "Rate limit … quota exceeded per minute" is throttling; "insufficient_quota" on a 429 is not.
-    return bool(found) and not (throttled and "insufficient" not in found.group(0).lower())
+    return not throttled or bool(MONEY.search(detail) and not SOON.search(detail))
 
 
 def in_band(payload: Table, *, who: str) -> LLMError | None:
@@ -299,7 +304,7 @@ def _words(body: bytes) -> _Words:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        plain = re.sub(r"\s+", " ", _MARKUP.sub(" ", text)).strip()[:200]
+        plain = re.sub(r"\s+", " ", _MARKUP.sub(" ", text[:8192])).strip()[:200]
         html = text.startswith("<")
         return _Words("" if html else plain, plain, html=html)
     table = _table(next(iter(_items(data)), None) if isinstance(data, list) else data)
@@ -308,7 +313,7 @@ def _words(body: bytes) -> _Words:
     return _from_object(table, text)
 
 
-_MARKUP = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+_MARKUP = re.compile(r"<(script|style)\b.*?</\1>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
 _MESSAGE_KEYS = ("message", "msg", "detail", "error_msg", "status_msg", "errors")
 
 
