@@ -131,6 +131,13 @@ async def test_cut_text_is_joined_and_a_second_cut_is_delivered(
     assert (await agent.run("long")).answer == "one two"
 
 
+async def test_a_working_call_forgives_the_cut_before_it(rig: Rig) -> None:
+    cut = Turn(calls=(("note", '{"text": "'),), finish="max-tokens")
+    agent, model = rig.scripted([cut, call("note", {"text": "a"}), cut, say("ok")], Note())
+    assert (await agent.run("go")).answer == "ok"
+    model.assert_finished()
+
+
 async def test_m12_empty_reply_is_not_stored_and_fails_after_limited_retries(rig: Rig) -> None:
     agent, model = rig.scripted(lambda _: Turn())
     result = await agent.run("go")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from app.agents.planner import PlannerAgent
+from app.agents.toolcall import ToolCallAgent
 from app.flows.planning import RESULT_CHARS, Member, PlanningFlow
 from app.llm.adapters.scripted import Turn, call, fail, say
 from app.prompts import Prompts
@@ -402,6 +403,23 @@ class TestLimits:
         flow = stage.flow([create("a", "b"), say("not asked for")], lambda _: done("r"))
         result = await flow.run("t", ctx)
         assert result.stop_reason == "cancelled"
+        assert len(stage.planner.requests) == 1
+
+    async def test_a_stop_in_the_last_moment_of_an_agent_asks_for_no_summary(
+        self, stage: Stage, ctx: RunContext
+    ) -> None:
+        class Late(ToolCallAgent):
+            async def run(self, task: str, ctx: RunContext | None = None, *, images: Any = ()) -> RunResult:
+                result = await super().run(task, ctx, images=images)
+                if ctx is not None and "second" in task:
+                    ctx.cancel.cancel()
+                return result
+
+        flow = stage.flow([create("a", "second")], [])
+        llm, _ = stage.rig.scripted_llm(lambda _: say("r"))
+        flow.team["manus"] = Member("late", lambda: Late("late", llm=llm, toolbox=stage.rig.toolbox()))
+        result = await flow.run("t", ctx)
+        assert (result.stop_reason, result.exit_code) == ("cancelled", 130)
         assert len(stage.planner.requests) == 1
 
     async def test_cancelling_the_surrounding_task_cancels_and_closes(self, stage: Stage, ctx: RunContext) -> None:
