@@ -1,7 +1,7 @@
 """Ask a model for text. Runs offline with the scripted model; for a real one, use `load_config()` as shown below.
 
-    from app.config.load import load_config
-    pool = LLMPool(load_config().llm)
+from app.config.load import load_config
+pool = LLMPool(load_config().llm)
 """
 
 import asyncio

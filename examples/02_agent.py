@@ -11,7 +11,10 @@ from app.schema.event import EventRecord, ToolFinished
 from app.schema.run import RunContext
 
 SCRIPT = [
-    call("str_replace_editor", {"command": "create", "path": "haiku.txt", "file_text": "Old pond\nA frog leaps in\nPlop\n"}),
+    call(
+        "str_replace_editor",
+        {"command": "create", "path": "haiku.txt", "file_text": "Old pond\nA frog leaps in\nPlop\n"},
+    ),
     call("bash", {"command": "wc -l haiku.txt"}),
     say("haiku.txt has three lines."),
 ]
