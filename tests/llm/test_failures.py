@@ -219,7 +219,7 @@ def test_h16_quota_wordings(words: str, status: int) -> None:
     ("words", "code"),
     [
         ("Rate limit reached for requests", "RATE_LIMIT"),
-        ("You exceeded your current quota. Quota exceeded for metric: x, limit: 15. Please retry in 38.06s.", "RATE_LIMIT"),
+        ("You exceeded your current quota. Quota exceeded for metric: x. Please retry in 38.06s.", "RATE_LIMIT"),
         ("Quota exceeded for quota metric 'requests per minute'", "RATE_LIMIT"),
         ("请求过于频繁，请稍后再试", "RATE_LIMIT"),
         ("rate_limit_exceeded: You exceeded your current quota, please check your plan and billing details", "QUOTA"),

@@ -1,0 +1,167 @@
+"""Counting without a network: known counts of a small corpus, marker texts, images, and each message only once."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import subprocess
+import sys
+from functools import lru_cache
+from importlib import resources
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiktoken import Encoding
+from tiktoken_ext import openai_public
+
+from app.llm.tokens import MESSAGE_TOKENS, REQUEST_TOKENS, TokenCounter, encoding, encoding_for, image_tokens
+from app.schema.message import (
+    ImageBlock,
+    ReasoningBlock,
+    TextBlock,
+    ToolCallBlock,
+    assistant_message,
+    tool_result_message,
+    user_message,
+)
+from tests.llm.asking import BASH, PNG
+
+CORPUS = {
+    "": (0, 0),
+    "hello world": (2, 2),
+    "Hello, world! 123456789": (8, 8),
+    "tiktoken is great!": (6, 6),
+    "def f(x):\n    return x ** 2\n": (11, 11),
+    "你好，世界": (3, 6),
+    "🙂👍🏽": (4, 8),
+    "<|endoftext|>": (7, 7),
+    "    indented\r\n\r\n": (4, 4),
+    "I'LL don't": (4, 5),
+}
+"""Text: (tokens in o200k_base, in cl100k_base)."""
+
+
+@pytest.mark.parametrize(("text", "counts"), CORPUS.items(), ids=[repr(text) for text in CORPUS])
+def test_known_counts(text: str, counts: tuple[int, int]) -> None:
+    assert (TokenCounter("gpt-4o").text(text), TokenCounter("gpt-4").text(text)) == counts
+
+
+def test_published_ids() -> None:
+    """The examples of tiktoken's own documentation and tests."""
+    assert encoding("cl100k_base").encode_ordinary("hello world") == [15339, 1917]
+    assert encoding("o200k_base").encode_ordinary("hello world") == [24912, 2375]
+    assert encoding("cl100k_base").encode_ordinary("rer") == [38149]
+    assert encoding("cl100k_base").encode_ordinary("'rer") == [2351, 81]
+    assert encoding("cl100k_base").encode_ordinary("today\n ") == [31213, 198, 220]
+    assert encoding("cl100k_base").n_vocab == 100_256
+    assert encoding("o200k_base").n_vocab == 199_998
+
+
+@lru_cache
+def theirs(name: str) -> Encoding:
+    """The encoding as tiktoken itself defines it, with the shipped ranks in place of its download."""
+
+    def load(_url: str, expected_hash: str) -> dict[bytes, int]:
+        packed = resources.files("app.llm").joinpath("data", f"{name}.tiktoken.gz").read_bytes()
+        data = gzip.decompress(packed)
+        assert hashlib.sha256(data).hexdigest() == expected_hash
+        return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in data.splitlines())}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai_public, "load_tiktoken_bpe", load)
+        return Encoding(**openai_public.ENCODING_CONSTRUCTORS[name]())
+
+
+@pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
+@pytest.mark.parametrize("text", CORPUS)
+def test_equal_to_tiktoken_on_the_corpus(name: str, text: str) -> None:
+    assert encoding(name).encode_ordinary(text) == theirs(name).encode_ordinary(text)
+
+
+@given(st.text() | st.text(" \n\r\t'aAéß你🙂1٣.,-", max_size=40), st.sampled_from(["o200k_base", "cl100k_base"]))
+def test_equal_to_tiktoken_and_round_trip(text: str, name: str) -> None:
+    text = text.encode("utf-8", "ignore").decode()
+    tokens = encoding(name).encode_ordinary(text)
+    assert tokens == theirs(name).encode_ordinary(text)
+    assert encoding(name).decode(tokens) == text
+
+
+@pytest.mark.parametrize("marker", ["<|endoftext|>", "<|fim_prefix|>", "<|endofprompt|>", "<|im_start|>"])
+def test_defect_21_h6_marker_texts_are_text(marker: str) -> None:
+    counter = TokenCounter("gpt-4o")
+    assert counter.text(f"a {marker} b") > 4
+    assert counter.message(tool_result_message("c", marker)) > MESSAGE_TOKENS + 4
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("gpt-4", "cl100k_base"),
+        ("gpt-4-turbo", "cl100k_base"),
+        ("openai/gpt-3.5-turbo", "cl100k_base"),
+        ("gpt-4o", "o200k_base"),
+        ("gpt-4.1", "o200k_base"),
+        ("o3", "o200k_base"),
+        ("some-local-model", "o200k_base"),
+    ],
+)
+def test_encoding_of_a_model(model: str, name: str) -> None:
+    assert encoding_for(model) == name
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "detail", "tokens"),
+    [
+        (2048, 4096, "high", 1105),
+        (2048, 4096, "auto", 1105),
+        (4096, 8192, "low", 85),
+        (1024, 1024, "high", 765),
+        (0, 0, "auto", 765),
+        (512, 512, "high", 255),
+        (100, 100, "high", 255),
+        (10_000, 1, "high", 765),
+    ],
+)
+def test_h11_defect_20_image_formula(width: int, height: int, detail: str, tokens: int) -> None:
+    assert image_tokens(width, height, detail) == tokens
+
+
+def test_a_request_is_the_sum_of_its_parts() -> None:
+    counter = TokenCounter("gpt-4o")
+    asked = user_message((TextBlock("hello world"), ImageBlock(PNG, "image/png", 2048, 4096)))
+    called = assistant_message(
+        (ReasoningBlock("hello world"), ToolCallBlock("c", "bash", "{}")), provider="p", model="m"
+    )
+    assert counter.message(asked) == MESSAGE_TOKENS + 2 + 1105
+    assert counter.message(called) == MESSAGE_TOKENS + 2 + 3
+    tool = counter.tool(BASH)
+    total = counter.request((asked, called), system="hello world", tools=(BASH,))
+    assert total == REQUEST_TOKENS + MESSAGE_TOKENS + 2 + counter.message(asked) + counter.message(called) + tool
+
+
+def test_a_message_is_counted_once_for_each_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    plain = TokenCounter.text
+
+    def spy(self: TokenCounter, text: str) -> int:
+        counted.append(text)
+        return plain(self, text)
+
+    monkeypatch.setattr(TokenCounter, "text", spy)
+    message = user_message("hello")
+    for counter in (TokenCounter("gpt-4o"), TokenCounter("o3"), TokenCounter("gpt-4"), TokenCounter("gpt-4o")):
+        counter.request((message,))
+    assert counted == ["hello", "hello"]
+
+
+def test_h7_defect_22_counting_works_without_network_and_cache() -> None:
+    code = (
+        "import socket; socket.getaddrinfo = socket.create_connection = None\n"
+        "from app.llm.tokens import TokenCounter; print(TokenCounter('gpt-4o').text('hello world'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"TIKTOKEN_CACHE_DIR": "/nonexistent"}
+    )
+    assert (done.stdout, done.stderr) == ("2\n", "")
