@@ -18,7 +18,7 @@ from app.llm.models import ModelFacts, price_usd
 from app.llm.retry import Sleep, call_with_retry
 from app.llm.service import LLMService
 from app.llm.tokens import TokenCounter
-from app.schema.errors import LLMError, LLMFailure
+from app.schema.errors import DragomanError, LLMError, LLMFailure
 from app.schema.event import ModelReplied, ReasoningStreamed, Retrying, TextStreamed
 from app.schema.message import (
     JSON,
@@ -344,7 +344,7 @@ class LLM(metaclass=_ByName):
         needed = self.counter.request(request.messages, system=request.system, tools=request.tools)
         own_cap = request.config.max_tokens or self.facts.max_output_tokens
         left = self._output_left(needed, ctx)
-        output = max(1, min(own_cap or ASSUMED_OUTPUT_TOKENS, *left))
+        output = max(1, min([own_cap or ASSUMED_OUTPUT_TOKENS, *left]))
         worst = self.price(Usage(input_tokens=needed, output_tokens=output)) if ledger.max_cost is not None else None
         ledger.check(self.name, input_tokens=needed, output_tokens=output, max_input_tokens=max_input, cost_usd=worst)
         if not left or output == own_cap:
@@ -414,7 +414,7 @@ def _as_error(failure: LLMFailure, cause: Exception | None) -> LLMError:
         status=failure.status,
         retry_after_s=failure.retry_after_s,
         request_id=failure.request_id,
-        hint=HINTS.get(failure.code, ""),
+        hint=(cause.hint if isinstance(cause, DragomanError) else "") or HINTS.get(failure.code, ""),
     )
     error.__cause__ = cause
     return error

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from app.llm.adapters.base import LLMAdapter
+from app.schema.event import EventRecord, Notice
 from app.schema.message import (
     Message,
     OpaqueBlock,
@@ -97,3 +98,8 @@ def calls_of(chunks: Iterable[Chunk]) -> list[tuple[str, Any]]:
 def ids_of(chunks: Iterable[Chunk]) -> list[str]:
     blocks = [chunk.block for chunk in chunks if isinstance(chunk, BlockEnd)]
     return [block.id for block in blocks if isinstance(block, ToolCallBlock)]
+
+
+def codes(events: Iterable[EventRecord]) -> list[str]:
+    """The codes of the notices among these events."""
+    return [record.event.code for record in events if isinstance(record.event, Notice)]

@@ -17,6 +17,7 @@ from app.schema.event import EventRecord, Retrying
 from app.schema.run import RunContext
 from app.schema.usage import Ledger
 from tests.fault_server import cut_after, reply, status
+from tests.llm.asking import ask, chunks_of
 from tests.llm.conftest import MakeLLM
 
 POLICY = RetryPolicy()
@@ -303,8 +304,6 @@ async def test_defect_06_token_limit_stops_in_milliseconds_without_a_request(
 
 
 async def test_y15_a_bare_stream_is_one_request(make_llm: MakeLLM) -> None:
-    from tests.llm.asking import ask, chunks_of
-
     llm, server = await make_llm([status(503)])
     with pytest.raises(LLMError) as caught:
         await chunks_of(llm._service.adapter("main"), ask("hi"))  # type: ignore[reportPrivateUsage]
