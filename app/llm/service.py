@@ -53,16 +53,20 @@ class _Registry:
 
     def own_replay_state(self, request: ModelRequest, adapter: LLMAdapter) -> ModelRequest:
         """Keep replay state only where the adapter that made it is the one that will read it."""
-        kept = tuple(self._without_foreign_state(message, adapter) for message in request.messages)
-        changed = any(new is not old for new, old in zip(kept, request.messages, strict=True))
-        return replace(request, messages=kept) if changed else request
+        if not any(self._is_foreign(message, adapter) for message in request.messages):
+            return request
+        return replace(request, messages=tuple(self._without_foreign_state(each, adapter) for each in request.messages))
+
+    def _is_foreign(self, message: Message, adapter: LLMAdapter) -> bool:
+        source = message.source
+        if not isinstance(source, ModelSource) or source.replay_state is None:
+            return False
+        owner = self.entries.get(source.provider)
+        return owner is None or owner.adapter is not adapter
 
     def _without_foreign_state(self, message: Message, adapter: LLMAdapter) -> Message:
         source = message.source
-        if not isinstance(source, ModelSource) or source.replay_state is None:
-            return message
-        owner = self.entries.get(source.provider)
-        if owner is not None and owner.adapter is adapter:
+        if not isinstance(source, ModelSource) or not self._is_foreign(message, adapter):
             return message
         return message.replace(source=ModelSource(source.provider, source.model))
 

@@ -53,9 +53,13 @@ class _Encoded:
     is_result: bool
 
 
+# Made once: json.dumps makes an encoder at each call with options.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def dumps(value: Any) -> bytes:
     """Deterministic JSON bytes; lone surrogates, which no server takes, become replacement characters."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _ENCODER.encode(value)
     try:
         return text.encode()
     except UnicodeEncodeError:
