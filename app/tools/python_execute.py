@@ -12,6 +12,7 @@ from app.sandbox.scratch import SCRIPTS, new_scratch_file, shown_path
 from app.schema.run import RunContext
 from app.tools.base import Approval, Args, Tool, ToolOutput
 from app.tools.bash import MAX_TIMEOUT_S, command_output
+from app.tools.python_mend import mended_code
 from app.tools.python_policy import leaves_workspace
 
 _ENVIRONMENT = {
@@ -43,17 +44,18 @@ class PythonExecute(Tool[PythonExecuteArgs]):
     def approval(self, args: PythonExecuteArgs) -> Approval | None:
         if self._sandbox.confined:
             return None
+        code = mended_code(args.code)
         return Approval(
             "it runs Python code that no sandbox confines",
-            args.code,
-            crosses_border=leaves_workspace(args.code, self._sandbox.workspace),
+            code,
+            crosses_border=leaves_workspace(code, self._sandbox.workspace),
         )
 
     async def run(self, args: PythonExecuteArgs, ctx: RunContext) -> ToolOutput:
         workspace = self._sandbox.workspace
         script, file = new_scratch_file(workspace, SCRIPTS, "script", ".py")
         with file:
-            file.write(args.code.encode("utf-8", "replace"))
+            file.write(mended_code(args.code).encode("utf-8", "replace"))
         timeout_s = min(args.timeout_s, MAX_TIMEOUT_S)
         try:
             argv = (self._python, "-u", "-B", "-P", shown_path(workspace, script))

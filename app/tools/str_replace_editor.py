@@ -138,7 +138,7 @@ class StrReplaceEditor(Tool[EditorArgs]):
             raise ToolError(f"{self._shown(path)} is a folder")
         before = self._files.read(path) if path.exists() else None
         if before == data:
-            return f"{self._shown(path)} has exactly this content already"
+            return f"{self._shown(path)} is written; it had exactly this content before"
         if before:
             raise ToolError(
                 f"{self._shown(path)} exists already and was not overwritten",
