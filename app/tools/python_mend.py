@@ -1,4 +1,4 @@
-"""One mending of code that a model sent through JSON: a line break that stands inside a quoted string was meant as `\\n`.
+"""Mends code that a model sent through JSON: a line break inside a quoted string was meant as `\\n`.
 
 Small models escape once where JSON needs it twice. Nothing else is ever changed, and only if the whole then parses.
 """

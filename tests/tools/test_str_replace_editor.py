@@ -80,7 +80,10 @@ def test_T3_defect_91_folder_views_run_nothing(editor: StrReplaceEditor, workspa
 def test_T4_defect_89_create_makes_parents_and_never_overwrites(editor: StrReplaceEditor, workspace: Path) -> None:
     assert do(editor, "create", "a/b/c.txt", file_text="x\ny\n") == "created a/b/c.txt (2 lines)"
     assert (workspace / "a/b/c.txt").read_bytes() == b"x\ny\n"
-    assert do(editor, "create", "a/b/c.txt", file_text="x\ny\n") == "a/b/c.txt is written; it had exactly this content before"
+    assert (
+        do(editor, "create", "a/b/c.txt", file_text="x\ny\n")
+        == "a/b/c.txt is written; it had exactly this content before"
+    )
     words = refused(editor, "create", "a/b/c.txt", file_text="z")
     assert words == (
         "a/b/c.txt exists already and was not overwritten | "
