@@ -25,7 +25,7 @@ from app.schema.message import (
     tool_result_message,
     user_message,
 )
-from app.schema.request import ModelRequest
+from app.schema.request import ModelRequest, ToolSpec
 from tests.fault_server import check_request
 from tests.llm.asking import BASH, PNG, READ, ask
 from tests.llm.conftest import MakeAdapter
@@ -67,6 +67,16 @@ def test_defect_14_tool_choice_needs_tools() -> None:
             "function": {"name": "bash", "description": "Run a command.", "parameters": BASH.parameters},
         }
     ]
+
+
+@pytest.mark.parametrize("parameters", [{"type": "object", "properties": {}}, {"type": "object"}, {}])
+def test_defect_29_gemini_gets_no_empty_parameters(parameters: dict[str, Any]) -> None:
+    bare = ToolSpec("now", "Tell the time.", parameters)
+    request = ask("hi", tools=(bare, BASH))
+    with_them, without = (encoded(request, vendor)["tools"] for vendor in ("openai", "google"))
+    assert with_them[0]["function"]["parameters"] == parameters
+    assert without[0]["function"] == {"name": "now", "description": "Tell the time."}
+    assert with_them[1] == without[1]
 
 
 def test_every_option_in_its_field() -> None:

@@ -26,6 +26,8 @@ class Quirks:
     key_header: str | None = None
     parallel_tool_calls: bool = False
     """True when the account knows the request field of that name."""
+    empty_parameters: bool = True
+    """False when a tool without parameters must not describe them (Gemini refuses an object without properties)."""
 
 
 DEFAULT = Quirks()
@@ -37,6 +39,7 @@ QUIRKS: dict[str, Quirks] = {
     "moonshot": Quirks(reasoning_replay=True),
     "zhipu": Quirks(reasoning_replay=True, effort_style="deepseek"),
     "openrouter": Quirks(effort_style="openrouter"),
+    "google": Quirks(empty_parameters=False),
     "groq": Quirks(token_field="max_completion_tokens", parallel_tool_calls=True),
     "llama.cpp": Quirks(parallel_tool_calls=True),
     "embedded": Quirks(parallel_tool_calls=True),

@@ -33,7 +33,6 @@ EFFORTS: dict[EffortStyle, tuple[str, ...]] = {
 }
 """The reasoning efforts a user may name; `off` and `none` are one. Which of them a model has, its vendor says."""
 NO_OUTPUT = "(no output)"
-_TOOL_KEY = "chat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,7 @@ class ChatEncoder:
         self._route = route
         self._quirks = quirks
         self._key = f"chat:{route}" if quirks.reasoning_replay else "chat"
+        self._tool_key = "chat" if quirks.empty_parameters else "chat:bare"
 
     def body(
         self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool, one_call: bool = False
@@ -91,7 +91,7 @@ class ChatEncoder:
         if self._quirks.stream_usage and "stream_options" not in learned.dropped:
             head += b',"stream_options":{"include_usage":true}'
         if request.tools:
-            head += b',"tools":[' + b",".join(map(_tool, request.tools)) + b"]"
+            head += b',"tools":[' + b",".join(map(self._tool, request.tools)) + b"]"
         return head + b',"messages":['
 
     def _messages(self, request: ModelRequest, learned: Learned) -> Iterator[bytes]:
@@ -158,6 +158,15 @@ class ChatEncoder:
             after.append(dumps(_user(rest)))
         return _Encoded(b",".join(entries), b",".join(after), is_result=True)
 
+    def _tool(self, spec: ToolSpec) -> bytes:
+        known = spec.wire.get(self._tool_key)
+        if known is None:
+            function: dict[str, Any] = {"name": spec.name, "description": spec.description}
+            if self._quirks.empty_parameters or spec.parameters.get("properties"):
+                function["parameters"] = spec.parameters
+            known = spec.wire[self._tool_key] = dumps({"type": "function", "function": function})
+        return known
+
     def _assistant(self, message: Message) -> dict[str, Any]:
         entry: dict[str, Any] = {"role": "assistant", "content": message.text}
         if self._quirks.reasoning_replay and message.reasoning and self._is_ours(message):
@@ -189,14 +198,6 @@ def wire_arguments(raw: str) -> str:
         return raw if isinstance(json.loads(raw), dict) else "{}"
     except (ValueError, RecursionError):
         return "{}"
-
-
-def _tool(spec: ToolSpec) -> bytes:
-    known = spec.wire.get(_TOOL_KEY)
-    if known is None:
-        function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-        known = spec.wire[_TOOL_KEY] = dumps({"type": "function", "function": function})
-    return known
 
 
 def _user(content: Iterable[Block]) -> dict[str, Any]:
