@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.config.settings import Config, LLMSettings
 from app.frontends.front import Front
+from app.frontends.report import table_of
 from app.schema.errors import ConfigError, DragomanError, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ async def _models(front: Front, options: argparse.Namespace) -> int:
     finally:
         await pool.close()
     for settings, (where, models) in zip(config.llm.values(), listings, strict=True):
-        front.say(f"{_label(settings)}  {settings.model or '(no model named)'}  {where}{_origin(config, settings)}")
+        front.say(
+            f"{table_of(settings.name)}  {settings.model or '(no model named)'}  {where}{_origin(config, settings)}"
+        )
         for line in models:
             front.say(f"    {line}")
     return 0
@@ -84,10 +87,6 @@ async def _offered(pool: LLMPool, name: str) -> tuple[str, list[str]]:
         hint = f" → {error.hint}" if error.hint else ""
         return where, [f"error: {' '.join(error.message.split())}{' '.join(hint.splitlines())}"]
     return where, [model.id for model in models]
-
-
-def _label(settings: LLMSettings) -> str:
-    return "[llm]" if settings.name == "default" else f"[llm.{settings.name}]"
 
 
 def _origin(config: Config, settings: LLMSettings) -> str:

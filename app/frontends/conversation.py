@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from app import __version__
 from app.frontends.person import read_line
 from app.frontends.redact import repaired
+from app.frontends.report import table_of
+from app.frontends.terminal import TerminalView, many
 from app.frontends.turns import Stage
 from app.paths import runtime_home
 from app.schema.run import CancelToken, RunError, RunResult
@@ -25,7 +27,7 @@ HELP = {
     "/cost": "what this conversation has used so far",
     "/quit": "leave (so does Ctrl+D)",
 }
-PROMPT = "› "
+PROMPT = "you> "
 
 NextLine = Callable[[], Awaitable[str | None]]
 
@@ -61,14 +63,15 @@ class Conversation:
             cleared = False
             if line is None or line.strip() in ("/quit", "/exit"):
                 return 0
-            await self._answer(repaired(line).strip())
+            await self._answer(repaired(line))
 
     async def _answer(self, line: str) -> None:
         try:
             if line.startswith("/"):
                 await self._command(line)
-            elif line:
-                self._book(await self._stage.play(line))
+            elif task := line.strip():
+                self._book(await self._stage.play(task))
+                self._screen.line()
         except Exception as error:
             # A turn that fails is told like any failure; the conversation goes on.
             self._stage.front.failed(error)
@@ -100,22 +103,35 @@ class Conversation:
 
     def _model(self) -> str:
         llm = self._stage.work.llm
-        return f"{llm.settings.model} at {llm.vendor} ([llm.{llm.name}])"
+        return f"{llm.settings.model} at {llm.vendor} ({table_of(llm.name)})"
 
     def _spent(self) -> str:
         cost = "cost unknown" if self._cost is None else f"${self._cost:.4f}"
         usage = self._usage
-        return f"{self._turns} turns · {usage.total_input:,} + {usage.output_tokens:,} tokens · {cost}"
+        return f"{many(self._turns, 'turn')} · {usage.total_input:,} + {usage.output_tokens:,} tokens · {cost}"
 
 
 async def converse(stage: Stage) -> int:
     """Talk until the person leaves; returns the exit code."""
     assert stage.view is not None
-    reader = _editing_reader() if stage.view.screen.live else _plain_reader(stage)
-    return await Conversation(stage).to_the_end(reader)
+    read = _editing_reader() if stage.view.screen.live else _plain_reader(stage.view)
+
+    async def next_line() -> str | None:
+        token = CancelToken()
+        with stage.interrupts.during(token):
+            reading = asyncio.ensure_future(read())
+            token.on_cancel(reading.cancel)
+            try:
+                return await reading
+            except asyncio.CancelledError:
+                if token.cause == "SIGINT":
+                    raise Cleared from None
+                raise
+
+    return await Conversation(stage).to_the_end(next_line)
 
 
-def _editing_reader() -> NextLine:
+def _editing_reader() -> Callable[[], Coroutine[Any, Any, str | None]]:
     """Lines with editing and history; on standard error, so that standard output has answers alone."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
@@ -127,17 +143,16 @@ def _editing_reader() -> NextLine:
         completer=WordCompleter([command.split()[0] for command in HELP], sentence=True),
         complete_while_typing=False,
         output=create_output(stdout=sys.stderr),
+        interrupt_exception=Cleared,
     )
 
-    async def next_line() -> str | None:
+    async def read() -> str | None:
         try:
             return await session.prompt_async(handle_sigint=False)
         except EOFError:
             return None
-        except KeyboardInterrupt:
-            raise Cleared from None
 
-    return next_line
+    return read
 
 
 def _history() -> History:
@@ -153,25 +168,17 @@ def _history() -> History:
     return FileHistory(path)
 
 
-def _plain_reader(stage: Stage) -> NextLine:
+def _plain_reader(view: TerminalView) -> Callable[[], Coroutine[Any, Any, str | None]]:
     """Lines from a terminal that can do no more than lines."""
 
-    async def next_line() -> str | None:
-        assert stage.view is not None
-        stage.view.prompt(PROMPT)
-        token = CancelToken()
-        with stage.interrupts.during(token):
-            reading = asyncio.ensure_future(read_line())
-            token.on_cancel(reading.cancel)
-            try:
-                line = await reading
-            except asyncio.CancelledError:
-                stage.view.prompt("\n")
-                if token.cause == "SIGINT":
-                    raise Cleared from None
-                raise
-        if line is None:
-            stage.view.prompt("\n")
+    async def read() -> str | None:
+        view.prompt(PROMPT)
+        line: str | None = None
+        try:
+            line = await read_line()
+        finally:
+            if line is None:
+                view.prompt("\n")
         return line
 
-    return next_line
+    return read

@@ -66,7 +66,8 @@ class Front:
         from app.frontends.redact import plain
         from app.frontends.report import error_lines
 
-        _to_stderr("\n".join(plain(self.redactor(line)) for line in error_lines(error)))
+        first, *more = (plain(self.redactor(line)) for line in error_lines(error))
+        _to_stderr("\n".join((_in_red(first), *more)))
 
     def tell(self, text: str) -> None:
         """A word beside the answer, to standard error."""
@@ -115,6 +116,15 @@ class Front:
         if self.reader_left:
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _in_red(text: str) -> str:
+    """The word before the colon in red, on a terminal that shows colours to somebody who wants them."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    if plain or sys.stderr is None or not sys.stderr.isatty():
+        return text
+    word, colon, rest = text.partition(":")
+    return f"\x1b[31m{word}{colon}\x1b[0m{rest}"
 
 
 def _to_stderr(text: str) -> None:

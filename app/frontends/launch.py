@@ -66,7 +66,8 @@ async def with_model(config: Config, name: str) -> Config:
             f"there is no [llm.{name}], and no vendor of that name is known",
             hint=f"configured: {names}; also test, embedded, ollama, openai, anthropic, deepseek and other vendors",
         )
-    address, key = base_url_from_env(vendor, os.environ), key_from_env(vendor, os.environ)
+    named, key = base_url_from_env(vendor, os.environ), key_from_env(vendor, os.environ)
+    address = named[1] if named else ""
     model = vendor.default_model
     if not model and vendor.name in LOCAL_PORTS:
         found = await detect_model({}, timeout_s=PROBE_S, ports={vendor.name: LOCAL_PORTS[vendor.name]})
@@ -75,11 +76,11 @@ async def with_model(config: Config, name: str) -> Config:
                 f"no {vendor.label} server with a model answers at {vendor.base_url}",
                 hint="start it, or choose another --llm",
             )
-        model = found.model
+        address, model = found.base_url, found.model
     settings = LLMSettings(
         name=name,
         api_type=name.lower(),
-        base_url=address[1] if address else "",
+        base_url=address,
         api_key=SecretStr(key[1] if key else ""),
         model=model,
     )
@@ -183,7 +184,8 @@ async def check_server(llm: LLM) -> None:
     A refused connection is worth retrying on the way to somewhere else; here it means that the server was not started.
     """
     settings = llm.settings
-    parts = urlsplit(settings.base_url)
+    vendor, _ = vendor_for(settings.api_type, settings.base_url)
+    parts = urlsplit(settings.base_url or (vendor.base_url if vendor else ""))
     if not parts.hostname or settings.fallback or not _is_loopback(parts.hostname):
         return
     port = parts.port or (443 if parts.scheme == "https" else 80)

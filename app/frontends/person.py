@@ -43,6 +43,7 @@ class PersonAtTerminal:
         shown = [*lines[:LONGEST_PREVIEW], *([f"… {missing} more lines"] if missing > 0 else [])]
         async with self._turn:
             with self._view.asking():
+                _forget_typed()
                 self._view.question(f"{request.name} asks for your approval: {visible(request.reason)}", shown)
                 answer = await self._choose(f"Run it? [y]es, [N]o, [a]lways {request.name} in this run: ")
         if answer in _ALWAYS:
@@ -58,12 +59,12 @@ class PersonAtTerminal:
     async def consent(self, question: str) -> bool:
         async with self._turn:
             with self._view.asking():
+                _forget_typed()
                 self._view.question(question, [])
                 return await self._choose("[y]es or [N]o: ") in _YES
 
     async def _choose(self, prompt: str) -> str:
         """One of the known words; the end of input and a third unknown word are a no."""
-        _forget_typed()
         for _ in range(3):
             answer = await self._line(prompt)
             word = "" if answer is None else answer.strip().lower()

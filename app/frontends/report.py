@@ -9,10 +9,24 @@ CONFIGURATION_CODES = frozenset({"USAGE", "CONFIG", "MISSING_CREDENTIAL", "INVAL
 """Errors that a change of the command line or the configuration mends; they exit with 2 wherever they come up."""
 
 
+NEXT_STEPS: dict[str, str] = {
+    "CONFIG": "docs/configuration.md explains every setting; `python main.py config check` shows what is in force",
+    "USAGE": "python main.py --help shows how it is used",
+    "TRANSPORT": "check the network and base_url",
+    "TIMEOUT": "try again, or raise the time limits under [llm.timeout]",
+    "STREAM_CLOSED": "try again; if it stays, use another model or server",
+    "MALFORMED_RESPONSE": "check base_url and api_type, or use another model or server",
+    "EMPTY_RESPONSE": "try again, or use another model",
+    "INVALID_REQUEST": "check model, api_type and base_url under [llm]",
+    "INVARIANT": "please report it; --debug shows where it broke",
+}
+"""What to do next about an error that does not say it itself."""
+
+
 def as_run_error(error: BaseException) -> RunError:
     """Code, sentence and next step of an exception that ended the program instead of a run."""
     if isinstance(error, DragomanError):
-        return RunError.of(error)
+        return RunError(error.code, error.message, error.hint or NEXT_STEPS.get(error.code, ""))
     words = error_chain(error).splitlines()
     detail = f": {words[0][:200]}" if words else ""
     return RunError(
@@ -28,7 +42,13 @@ def exit_code_of(ending: RunResult | RunError) -> int:
     return 1 if isinstance(ending, RunError) else ending.exit_code
 
 
+def table_of(name: str) -> str:
+    """A model configuration as people write it."""
+    return "[llm]" if name == "default" else f"[llm.{name}]"
+
+
 def error_lines(error: RunError) -> list[str]:
     """The sentence and, behind an arrow, what to do next."""
+    hint = error.hint or NEXT_STEPS.get(error.code, "")
     first, *more = error.message.splitlines() or [error.code]
-    return [f"error: {first}", *(f"       {line}" for line in more), *(f"→ {line}" for line in error.hint.splitlines())]
+    return [f"error: {first}", *(f"       {line}" for line in more), *(f"→ {line}" for line in hint.splitlines())]

@@ -63,10 +63,12 @@ class Screen:
         return self._console.width if self.live else PLAIN_WIDTH
 
     def line(self, *parts: Part, indent: int = 0) -> None:
-        """One line, wrapped by the terminal when it is longer."""
-        self._clear()
-        self.end_line()
-        self._console.print(Text.assemble("  " * indent, *parts), soft_wrap=True)
+        """One line; a longer one is wrapped between words on a terminal."""
+        self._print(Text.assemble("  " * indent, *parts), soft_wrap=not self.live)
+
+    def exact_line(self, *parts: Part) -> None:
+        """One line, with every blank where it is."""
+        self._print(Text.assemble(*parts), soft_wrap=True)
 
     def short_line(self, *parts: Part, tail: Part = "", indent: int = 0) -> None:
         """One line that is cut at the screen's edge; `tail` is never cut away."""
@@ -75,10 +77,12 @@ class Screen:
         text = Text.assemble("  " * indent, *parts)
         if room > 0:
             text.truncate(room, overflow="ellipsis")
-        text.append_text(Text.assemble(tail))
+        self._print(text.append_text(Text.assemble(tail)), soft_wrap=True)
+
+    def _print(self, text: Text, *, soft_wrap: bool) -> None:
         self._clear()
         self.end_line()
-        self._console.print(text, soft_wrap=True)
+        self._console.print(text, soft_wrap=soft_wrap, overflow=None if soft_wrap else "fold")
 
     def write(self, text: str, style: str = "") -> None:
         """Text that goes on where the last piece ended."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from app.llm.embedded.sources import Progress
 
 RESULT_LINES = 3
+LONGEST_LINE = 500
 TELLING_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "bash": ("command",),
     "python_execute": ("code",),
@@ -92,6 +93,7 @@ class TerminalView:
         self._filters: dict[tuple[str, str], StreamFilter] = {}
         self._unsaid: dict[str, str] = {}
         self._said = ""
+        self._replies: set[str] = set()
         self._thinking: dict[str, float] = {}
         self._running: dict[str, str] = {}
         self._plans: dict[str, Plan] = {}
@@ -103,8 +105,9 @@ class TerminalView:
             self._show(record)
 
     def showed(self, answer: str) -> bool:
-        """Whether this answer has just been streamed as it is."""
-        return bool(answer.strip()) and self._said.strip() == self._clean(answer).strip()
+        """Whether this answer has been streamed as it is, in one reply or in several that followed each other."""
+        text = self._clean(answer).strip()
+        return text == self._said.strip() or text in self._replies
 
     @contextmanager
     def asking(self) -> Generator[None]:
@@ -121,7 +124,7 @@ class TerminalView:
     def question(self, text: str, preview: Sequence[str]) -> None:
         self.screen.line(("? ", "bold yellow"), (self._clean(text), "bold"))
         for line in preview:
-            self.screen.line(("  │ ", "dim"), self._redact(line))
+            self.screen.exact_line(("  │ ", "dim"), self._redact(line))
 
     def prompt(self, text: str) -> None:
         self.screen.prompt(text)
@@ -132,7 +135,7 @@ class TerminalView:
             return
         share = progress.done / progress.total if progress.total else 0.0
         if self.screen.live:
-            bar = f"[{'█' * int(share * 20):<20}] " if progress.total else ""
+            bar = f"[{'█' * int(share * 10):<10}] " if progress.total else ""
             if self._progress_told != progress.phase:
                 self._progress_told = progress.phase
                 self.screen.status(progress.phase)
@@ -150,7 +153,7 @@ class TerminalView:
         usage = finished.usage
         tokens = f"{'≈' if usage.estimated else ''}{usage.total_input:,} + {usage.output_tokens:,} tokens"
         cost = "cost unknown" if finished.cost_usd is None else f"${finished.cost_usd:.4f}".rstrip("0").rstrip(".")
-        facts = [_many(finished.steps, "step"), _many(finished.requests, "request"), tokens, cost, f"{seconds:.1f} s"]
+        facts = [many(finished.steps, "step"), many(finished.requests, "request"), tokens, cost, f"{seconds:.1f} s"]
         self.screen.line(ENDINGS.get(finished.stop_reason, finished.stop_reason), (f" · {' · '.join(facts)}", "dim"))
 
     def _show(self, record: EventRecord) -> None:
@@ -210,8 +213,8 @@ class TerminalView:
 
     def _header(self, event: RunStarted) -> None:
         llm = event.llm
-        where = "this machine or network" if llm["local"] else llm["provider"]
-        model = f"{llm['model']} on {where}" + (f" ({self.why})" if self.why else "")
+        where = ", local" if llm["local"] else f" at {llm['provider']}"
+        model = f"{llm['model']}{where}" + (f" ({self.why})" if self.why else "")
         sandbox = "no sandbox" if event.sandbox == "none" else f"sandbox {event.sandbox}"
         words = self._clean(f" · {model} · {sandbox} · {event.workspace}")
         if words not in self._told:
@@ -244,6 +247,7 @@ class TerminalView:
             if rest := self._filter(span, "text").flush():
                 self._write(span, rest)
             self._floor = None
+            self._replies.add(self._clean(event.text).strip())
             self.screen.end_line()
         elif event.text.strip():
             self._unsaid[span] = self._clean(event.text)
@@ -287,9 +291,11 @@ class TerminalView:
         self.screen.short_line(mark, (name, "bold"), f"  {arguments}", tail=seconds, indent=indent)
         lines = [line for line in self._clean(event.content).splitlines() if line.strip()]
         for line in lines[:RESULT_LINES]:
-            self.screen.short_line((line, "dim"), indent=indent + 2)
+            # Why a call failed is worth more than one line.
+            show = self.screen.short_line if event.ok else self.screen.line
+            show((line[:LONGEST_LINE], "dim"), indent=indent + 2)
         if len(lines) > RESULT_LINES:
-            self.screen.short_line((f"… {_many(len(lines) - RESULT_LINES, 'more line')}", "dim"), indent=indent + 2)
+            self.screen.short_line((f"… {many(len(lines) - RESULT_LINES, 'more line')}", "dim"), indent=indent + 2)
 
     def _arguments(self, name: str, arguments: JSON) -> str:
         if not isinstance(arguments, dict):
@@ -337,5 +343,5 @@ class TerminalView:
         return " ".join(self._clean(text).split())
 
 
-def _many(number: int, noun: str) -> str:
+def many(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -18,7 +18,7 @@ from app.frontends.terminal import TerminalView
 from app.llm.adapters.embedded import EmbeddedHooks, refuse
 from app.llm.embedded.fetch import consent_given
 from app.schema.errors import UsageError
-from app.schema.event import EventRecord, RunFinished, RunStarted
+from app.schema.event import EventRecord, RunFinished
 
 if TYPE_CHECKING:
     from app.llm.embedded.sources import Progress
@@ -108,13 +108,8 @@ class Stage:
                 ctx.cancel.cancel("user")
         else:
             self.view(record)
-        match record.event:
-            case RunStarted() as event:
-                ctx.notice("LLM_CHOSEN", f"{event.agent} uses [llm.{event.llm['config']}]: {self.work.why}")
-            case RunFinished() as event:
-                self._finished = event
-            case _:
-                pass
+        if isinstance(record.event, RunFinished):
+            self._finished = record.event
 
     def progress(self, progress: Progress) -> None:
         """What the embedded model's preparation tells; a new phase is an event, the rest is for the eye."""
@@ -127,6 +122,8 @@ class Stage:
     def _tell(self, result: RunResult, view: TerminalView, seconds: float) -> None:
         on_one_terminal = view.screen.live and sys.stdout is not None and sys.stdout.isatty()
         if result.answer and not (on_one_terminal and view.showed(result.answer)):
+            if on_one_terminal and not view.quiet:
+                view.screen.line()
             self.front.say(result.answer)
         if self._finished is not None:
             view.end(self._finished, seconds)
