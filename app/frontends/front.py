@@ -23,6 +23,7 @@ class Front:
         self.signal_code = 130
         """What a stop by a signal exits with; 143 after a request to terminate."""
         self.reader_left = False
+        self._lost_output = False
         self._redactor: Redactor | None = None
         self._json: JsonLines | None = None
         for stream in (sys.stdout, sys.stderr):
@@ -51,8 +52,11 @@ class Front:
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except (OSError, ValueError):
+        except (BrokenPipeError, ValueError):
             self.reader_left = True
+        except OSError as error:
+            self.reader_left = self._lost_output = True
+            self.tell(f"error: standard output cannot be written: {error.strerror or error}\n→ free some space there")
 
     def say(self, text: str) -> None:
         """To standard output, without secrets, and on a terminal without what the terminal would obey."""
@@ -84,7 +88,7 @@ class Front:
         except Exception as error:
             code = self.failed(error)
         self._let_go()
-        return code
+        return 1 if self._lost_output else code
 
     def failed(self, error: Exception) -> int:
         """Tell what went wrong in one sentence with a next step, and return the exit code."""
@@ -115,7 +119,9 @@ class Front:
         """Nothing is left for the interpreter to write at its end, where a gone reader would make it complain."""
         if self.reader_left:
             with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, sys.stdout.fileno())
+                os.close(nowhere)
 
 
 def _in_red(text: str) -> str:

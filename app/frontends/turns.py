@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -45,7 +46,9 @@ async def _start(
             front.redactor.learn(config)
             view = None
             if not options.json:
-                view = TerminalView(sys.stderr, front.redactor, quiet=options.quiet, debug=options.debug)
+                view = TerminalView(
+                    sys.stderr or io.StringIO(), front.redactor, quiet=options.quiet, debug=options.debug
+                )
             stage = Stage(front, view, interrupts)
             person = _person(view)
             consent = consent_given if options.yes else person.consent if person else refuse
@@ -65,7 +68,7 @@ async def _start(
 
 def _person(view: TerminalView | None) -> PersonAtTerminal | None:
     """The person who can be asked: nobody where programs read, or where a question or its answer would be lost."""
-    if view is None or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if view is None or not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         return None
     return PersonAtTerminal(view)
 

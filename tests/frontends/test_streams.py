@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -200,3 +201,25 @@ def test_help_is_instant_and_imports_nothing_heavy() -> None:
         "exit codes:",
     ):
         assert word in outcome.stdout
+
+
+def test_an_answer_that_cannot_be_written_is_a_failure(program: Program) -> None:
+    with open("/dev/full", "wb") as full, program.start("--llm", "test", "--quiet", "x", stdout=full) as process:
+        _, err = process.communicate(b"", timeout=15)
+    assert process.returncode == 1
+    assert err.decode() == (
+        "error: standard output cannot be written: No space left on device\n→ free some space there\n"
+    )
+
+
+def test_without_standard_streams(program: Program) -> None:
+    for closed, code, out in (
+        ("<&-", 2, b""),
+        ("2>&-", 0, b"greeting.txt is written; it says: Hello from Dragoman.\n"),
+    ):
+        prompt = "x" if code == 0 else ""
+        command = f"{sys.executable} {ROOT / 'main.py'} --llm test {prompt} {closed}"
+        outcome = subprocess.run(
+            command, shell=True, cwd=program.folder, env={**os.environ, **program.env}, capture_output=True
+        )
+        assert (outcome.returncode, outcome.stdout) == (code, out), outcome
