@@ -24,7 +24,8 @@ COMMANDS: dict[str, str] = {
 _EXAMPLES = """\
 examples:
   {prog} "write a haiku about rivers to haiku.txt"
-  git diff | {prog} "review this change" --image screen.png
+  {prog} "what is wrong in this picture?" --image screen.png
+  {prog} < task.txt
   {prog} --llm test "try me"          a built-in demonstration: no key, no network
   {prog}                              at a terminal: a conversation
 
