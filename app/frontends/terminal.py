@@ -279,7 +279,9 @@ class TerminalView:
         if began is not None:
             if self._debug:
                 self.screen.write(self._filter(span, "reasoning").flush(), "dim")
-            self.screen.line((f"· thought for {time.monotonic() - began:.0f} s", "dim"), indent=self._depth[span])
+            seconds = time.monotonic() - began
+            words = f"for {seconds:.0f} s" if seconds >= 1 else "briefly"
+            self.screen.line((f"· thought {words}", "dim"), indent=self._depth[span])
 
     def _tool(self, event: ToolFinished, indent: int) -> None:
         words = self._running.pop(event.call, event.name)

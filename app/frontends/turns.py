@@ -131,5 +131,6 @@ class Stage:
         if self._finished is not None:
             view.end(self._finished, seconds)
         error = result.error
-        if error is not None and (view.quiet or result.stop_reason != "cancelled"):
+        repeats = on_one_terminal and error is not None and error.message == result.answer
+        if error is not None and not repeats and (view.quiet or result.stop_reason != "cancelled"):
             self.front.complain(error)

@@ -25,7 +25,7 @@ def test_a_run_at_a_terminal(program: Program, terminal: Open) -> None:
     screen = terminal("go")
     shown = screen.until(r"Run it\? \[y\]es, \[N\]o, \[a\]lways bash in this run: ")
     assert "manus · scripted, local ([llm]) · no sandbox · " in shown
-    assert "· thought for 0 s\nI make a file.\n" in shown
+    assert "· thought briefly\nI make a file.\n" in shown
     assert "? bash asks for your approval: it runs a shell command that no sandbox confines\n" in shown
     assert "  │ touch made; seq 1 9\n" in shown
     assert not (program.workspace / "made").exists()

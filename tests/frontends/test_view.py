@@ -131,7 +131,7 @@ def test_plain_lines_leave_the_answer_to_standard_output() -> None:
     assert stream.getvalue().splitlines() == [
         "manus · m at openai · no sandbox · /w",
         "! the text of this run goes to OpenAI (m)",
-        "· thought for 0 s",
+        "· thought briefly",
         "I look.",
         "✗ bash  {broken  1.0 s",
         "    error: no",
@@ -206,7 +206,7 @@ def test_the_whole_reasoning_with_debug() -> None:
     ctx.emit(ReasoningStreamed("I thi", 1))
     ctx.emit(ReasoningStreamed("nk.", 1))
     ctx.emit(replied("x", CALL))
-    assert text_of(stream).splitlines()[1:] == ["I think.", "· thought for 0 s", "x"]
+    assert text_of(stream).splitlines()[1:] == ["I think.", "· thought briefly", "x"]
 
 
 def test_a_download_is_a_bar_or_a_line_at_each_tenth() -> None:
