@@ -94,6 +94,9 @@ def command_output(result: CommandResult, timeout_s: float) -> ToolOutput:
         )
     elif result.exit_code:
         parts.append(f"exit code: {result.exit_code}{_signal_name(result.exit_code)}")
+    elif not parts:
+        # Silence alone is read as a failure by small models.
+        parts.append("(it worked: exit code 0, no output)")
     return ToolOutput("\n".join(parts), ok=result.exit_code == 0, saved=result.spill, omitted=result.omitted)
 
 
