@@ -236,9 +236,13 @@ class _Work:
         done = [(other.text, other.result or "done") for other in self.plan.steps if other.status == "completed"]
         agent = self.flow.team[step.agent or self.flow.default].make()
         # A very small model that sees the whole task does the whole task in each step.
-        template = "flow/step_small" if agent.llm.facts.small else "flow/step"
         prompt = self.flow.prompts.render(
-            template, task=self.task, step=step.text, check=step.check, results=done, failure=failure
+            "flow/step_small" if agent.llm.facts.small else "flow/step",
+            task=self.task,
+            step=step.text,
+            check=step.check,
+            results=done,
+            failure=failure,
         )
         self.agents_running += 1
         try:
