@@ -1,6 +1,6 @@
 """Mends code that a model sent through JSON: a line break inside a quoted string was meant as `\\n`.
 
-Small models escape once where JSON needs it twice. Nothing else is ever changed, and only if the whole then parses.
+Small models escape once where JSON needs it twice. Nothing else is ever changed; code that parses stays as it is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _MOST_BREAKS = 50
 
 
 def mended_code(code: str) -> str:
-    """The code itself when it parses or cannot be mended; else the code with such breaks written as `\\n`."""
+    """The code with such breaks written as `\\n`. What other faults it has stay, for the interpreter to name."""
     lines = code.split("\n")
     for _ in range(_MOST_BREAKS):
         try:
@@ -19,13 +19,13 @@ def mended_code(code: str) -> str:
         except SyntaxError as error:
             broken = _line_of_open_string(error)
             if broken is None or broken >= len(lines):
-                return code
+                break
             lines[broken - 1 : broken + 1] = [f"{lines[broken - 1]}\\n{lines[broken]}"]
         except (ValueError, RecursionError, MemoryError):
-            return code
+            break
         else:
-            return "\n".join(lines)
-    return code
+            break
+    return "\n".join(lines)
 
 
 def _line_of_open_string(error: SyntaxError) -> int | None:
