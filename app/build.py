@@ -27,6 +27,7 @@ from app.tools.ask_human import AskHuman, Human
 from app.tools.bash import Bash
 from app.tools.planning import Planning
 from app.tools.python_execute import PythonExecute
+from app.tools.small import SmallEditor, SmallPython, SmallTerminate
 from app.tools.str_replace_editor import StrReplaceEditor
 from app.tools.terminate import Terminate
 from app.tools.toolbox import AnyTool, Toolbox
@@ -93,6 +94,10 @@ class App:
             *(make(self) for make in self.extra_tools),
         ]
 
+    def small_tools(self) -> list[AnyTool]:
+        """Fresh tools for a very small model, which chooses badly among more or wider ones."""
+        return [SmallPython(self.sandbox), SmallEditor(self.workspace), SmallTerminate()]
+
     async def close(self) -> None:
         try:
             await self.sandbox.close()
@@ -105,9 +110,10 @@ AgentMaker = Callable[[App], ToolCallAgent]
 
 
 def _manus(app: App) -> Manus:
+    llm = app.llm_for("manus")
     return Manus(
-        llm=app.llm_for("manus"),
-        toolbox=app.toolbox_for("manus", app.default_tools()),
+        llm=llm,
+        toolbox=app.toolbox_for("manus", app.small_tools() if llm.facts.small else app.default_tools()),
         prompts=app.prompts,
         workspace=str(app.workspace),
         memory=Memory(app.config.memory.max_messages),

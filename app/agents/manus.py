@@ -10,12 +10,10 @@ from app.tools.toolbox import Toolbox
 
 DESCRIPTION = "general agent: runs commands and Python, reads and writes files"
 MAX_STEPS = 30
-SMALL_TOOLS = ("python_execute", "str_replace_editor", "terminate")
-"""What a very small model is offered; more tools make it choose badly."""
 
 
 class Manus(ToolCallAgent):
-    """The general agent; it owns `toolbox` and closes it. A very small model gets `SMALL_TOOLS` and a short prompt."""
+    """The general agent; it owns `toolbox` and closes it. A very small model gets a short prompt."""
 
     def __init__(
         self,
@@ -29,20 +27,14 @@ class Manus(ToolCallAgent):
         sandbox: str = "none",
         why_llm: str = "",
     ) -> None:
-        small = llm.facts.small
         super().__init__(
             "manus",
             llm=llm,
-            toolbox=toolbox.only(SMALL_TOOLS) if small else toolbox,
-            system=prompts.render("manus/system_small" if small else "manus/system", workspace=workspace),
+            toolbox=toolbox,
+            system=prompts.render("manus/system_small" if llm.facts.small else "manus/system", workspace=workspace),
             memory=memory,
             max_steps=MAX_STEPS if max_steps is None else max_steps,
             description=DESCRIPTION,
             where=(sandbox, workspace),
             why_llm=why_llm,
         )
-        self._all_tools = toolbox
-
-    async def close(self) -> None:
-        # A toolbox that was made smaller leaves closing to the whole one.
-        await self._all_tools.close()

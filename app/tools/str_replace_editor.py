@@ -81,6 +81,18 @@ class StrReplaceEditor(Tool[EditorArgs]):
         except OSError as error:
             raise ToolError(f"{self._shown(path)}: {error.strerror or error}") from error
 
+    def write(self, path_text: str, text: str) -> ToolOutput:
+        """Write a whole file, new or not; can be undone like an edit. Raises `ToolError` like the tool itself."""
+        path = self._files.resolve(path_text)
+        try:
+            if path.is_dir():
+                raise ToolError(f"{self._shown(path)} is a folder")
+            before = self._files.read(path) if path.exists() else None
+            self._save(path, before, TextFile(text).encode(text))
+        except OSError as error:
+            raise ToolError(f"{self._shown(path)}: {error.strerror or error}") from error
+        return ToolOutput(f"wrote {self._shown(path)} ({len(_lines(text))} lines)")
+
     # view
 
     def _view(self, path: Path, args: EditorArgs) -> str:
