@@ -19,7 +19,7 @@ from app.schema.run import RunContext
 from tests.fault_server import FaultServer, Script
 
 FOREIGN_VARIABLES = re.compile(
-    r"DRAGOMAN_.*|WORK_DIR|AGENT_RUNTIME_DIR|.*_PROXY|.*_API_KEY|.*_(BASE_URL|API_BASE|ENDPOINT)|AWS_.*|AZURE_.*"
+    r"DRAGOMAN_.*|COLUMNS|LINES|WORK_DIR|AGENT_RUNTIME_DIR|.*_PROXY|.*_API_KEY|.*_(BASE_URL|API_BASE|ENDPOINT)|AWS_.*|AZURE_.*"
     r"|OLLAMA_.*|(HF|GITHUB|GH|HUGGINGFACE\w*|REPLICATE\w*)_TOKEN|GOOGLE_.*|VERTEX_.*|CLOUDFLARE_.*|WATSONX_.*",
     re.IGNORECASE,
 )
