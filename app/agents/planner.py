@@ -25,12 +25,20 @@ ATTEMPTS = 2
 
 STEPS_SCHEMA: JSON = {
     "type": "object",
-    "properties": {"steps": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 5}},
+    "properties": {"steps": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 3}},
     "required": ["steps"],
     "additionalProperties": False,
 }
 
 _TAG = re.compile(r"\[([^\[\]]+)\]")
+
+EXAMPLE = (
+    "Write four colours to colours.txt, one per line. Then count the lines of colours.txt and write the count to n.txt.",
+    [
+        "Write four colours to colours.txt, one per line.",
+        "Count the lines of colours.txt and write the count to n.txt.",
+    ],
+)
 
 
 class PlannerAgent:
@@ -145,7 +153,13 @@ class PlannerAgent:
         self.memory.add(user_message(question))
         system = self._prompts.render("planner/system_small")
         try:
-            text = await self.llm.ask(question, system=system, ctx=ctx, purpose="plan", response_schema=STEPS_SCHEMA)
+            text = await self.llm.ask(
+                (*self._example(), user_message(question)),
+                system=system,
+                ctx=ctx,
+                purpose="plan",
+                response_schema=STEPS_SCHEMA,
+            )
         except LLMError as error:
             if error.code != "EMPTY_RESPONSE":
                 raise
@@ -156,6 +170,15 @@ class PlannerAgent:
         except (ValueError, ToolError):
             return None
         return Plan.create("Plan", steps) if steps else None
+
+    def _example(self) -> tuple[Message, Message]:
+        """One plan as it should be; without it such a model makes steps of opening and saving files."""
+        task, steps = EXAMPLE
+        answer = json.dumps({"steps": steps})
+        return (
+            user_message(self._prompts.render("planner/create", task=task)),
+            assistant_message(answer, provider=self.llm.name, model=self.llm.settings.model),
+        )
 
     async def _read(
         self, reply: ModelReply, toolbox: Toolbox, asked: list[Message], ctx: RunContext

@@ -125,7 +125,15 @@ FAMILIES: tuple[tuple[str, ModelFacts], ...] = (
     (r"qwen[\w.-]*-?(vl|omni)|qvq", _row(131_072, 8_192, images=True)),
     (r"qwq|qwen3[\w.-]*thinking", _row(131_072, 32_768, images=False, reasoning=True)),
     (r"qwen-?3", _row(131_072, 32_768, images=False, reasoning=True)),
-    (r"qwen2\.5-coder-(0\.5|1\.5)b", _row(32_768, 8_192, images=False, parallel_tools=False, json_schema=True)),
+    # Measured: beyond five tools, or free to answer in words, these choose badly (see docs/decisions/0004).
+    (
+        r"qwen2\.5-coder-(0\.5|1\.5)b",
+        replace(
+            _row(32_768, 8_192, images=False, parallel_tools=False, json_schema=True),
+            max_tools=5,
+            tool_choice_required=True,
+        ),
+    ),
     (r"qwen", _row(131_072, 8_192, images=False)),
     # Others people use
     (r"kimi-k2|moonshot.*(128k|k2)", _row(262_144, 32_768, images=False)),

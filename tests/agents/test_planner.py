@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.agents.planner import STEPS_SCHEMA, PlannerAgent
+from app.agents.planner import EXAMPLE, STEPS_SCHEMA, PlannerAgent
 from app.llm.adapters.scripted import ScriptedAdapter, Turn, call, fail, say
 from app.prompts import Prompts
 from app.schema.errors import LLMError, TokenLimitExceeded
@@ -15,6 +15,7 @@ from app.schema.event import EventRecord
 from app.schema.plan import Plan, PlanStep
 from app.schema.run import RunContext
 from app.schema.usage import Ledger
+from app.tools.planning import parse_steps
 from tests.agents.rig import Rig, assert_valid, notices
 
 MANUS = {"manus": "does things"}
@@ -292,6 +293,11 @@ class TestSmallModels:
         request = model.requests[0]
         assert (request.tools, request.response_schema, request.purpose) == ((), STEPS_SCHEMA, "plan")
         assert request.system == Prompts().render("planner/system_small")
+        task, steps = EXAMPLE
+        assert [message.role for message in request.messages] == ["user", "assistant", "user"]
+        assert task in request.messages[0].text
+        assert [step.text for step in parse_steps(request.messages[1].text)] == steps
+        assert request.messages[2].text.endswith("\nt")
 
     @pytest.mark.parametrize(
         "turns",
