@@ -33,9 +33,9 @@ STEPS_SCHEMA: JSON = {
 _TAG = re.compile(r"\[([^\[\]]+)\]")
 
 EXAMPLE = (
-    "Write four colours to colours.txt, one per line. Then count the lines of colours.txt and write the count to n.txt.",
+    "Write four colours to colours.txt, one a line. Then count the lines of colours.txt and write the count to n.txt.",
     [
-        "Write four colours to colours.txt, one per line.",
+        "Write four colours to colours.txt, one a line.",
         "Count the lines of colours.txt and write the count to n.txt.",
     ],
 )
