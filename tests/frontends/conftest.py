@@ -66,6 +66,8 @@ class Program:
             [sys.executable, str(ROOT / main), *arguments],
             cwd=self.folder,
             env={**os.environ, **self.env, **(env or {})},
+            # A shell's background jobs, which a test run may be, hand an ignored SIGINT down.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             **streams,
         )
 

