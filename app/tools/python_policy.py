@@ -19,7 +19,7 @@ def word_set(words: str) -> frozenset[str]:
 _MODULES = word_set(
     "subprocess socket socketserver ssl urllib http ftplib smtplib imaplib poplib telnetlib xmlrpc pty ctypes cffi "
     "webbrowser importlib runpy pip ensurepip venv builtins marshal requests httpx aiohttp websockets paramiko fabric "
-    "boto3 selenium playwright psutil sh pexpect docker"
+    "boto3 selenium playwright psutil sh pexpect docker code codeop _posixsubprocess"
 )
 _OS_NAMES = word_set(
     "system popen fork forkpty kill killpg remove unlink rmdir removedirs chdir fchdir chroot symlink link chmod chown "
