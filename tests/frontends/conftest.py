@@ -41,6 +41,11 @@ class Outcome:
         return [event for event in self.events if event["type"] == kind]
 
 
+def hear_interrupts() -> None:
+    """A shell's background jobs, which a test run may be, hand an ignored SIGINT down to their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Program:
     """`main.py` and `run_flow.py` in an environment without a developer's configuration, keys and servers."""
 
@@ -61,13 +66,16 @@ class Program:
         self.configure(f'[llm]\napi_type = "test"\nmodel = "scripted"\nscript = {json.dumps(str(path))}\n')
 
     def start(self, *arguments: str, main: str = "main.py", env: dict[str, str] | None = None, **more: Any):
-        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
+        streams = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "preexec_fn": hear_interrupts,
+        } | more
         return subprocess.Popen(
             [sys.executable, str(ROOT / main), *arguments],
             cwd=self.folder,
             env={**os.environ, **self.env, **(env or {})},
-            # A shell's background jobs, which a test run may be, hand an ignored SIGINT down.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             **streams,
         )
 
@@ -89,6 +97,7 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 
         def own_the_terminal() -> None:
+            hear_interrupts()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.process = program.start(
