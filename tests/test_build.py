@@ -213,3 +213,19 @@ async def test_closing_frees_the_pool_although_the_sandbox_fails(
     with pytest.raises(OSError, match="stuck"):
         await app.close()
     assert app.pool.totals == {}
+
+
+async def test_a_very_small_model_gets_the_small_tools(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    models = {"default": LLMSettings(api_type="embedded", model="qwen2.5-coder-1.5b")}
+    app = build_app(Config(llm=models), workspace=tmp_path)
+    agent = build_agent(app)
+    assert agent.toolbox.names == ("python_execute", "str_replace_editor", "terminate")
+    assert [sorted(spec.parameters["properties"]) for spec in agent.toolbox.specs] == [
+        ["code"],
+        ["command", "file_text", "path"],
+        ["answer"],
+    ]
+    assert agent.tool_choice == "required"
+    await agent.close()
+    await app.close()
