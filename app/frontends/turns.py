@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import io
 import sys
 import time
@@ -33,6 +34,10 @@ def start(front: Front, options: argparse.Namespace, *, flow: bool) -> int:
         raise UsageError("this version stores no sessions, so there is none to resume", hint="run without --resume")
     task = task_of(options)
     images = tuple(read_image(path) for path in options.image)
+    if not front.debug:
+        # With nobody to listen, Python prints a library's log lines to standard error (asyncio's child watcher has
+        # one for a child that was reaped elsewhere); people see our words only.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     return asyncio.run(_start(front, options, task, images, flow=flow))
 
 
