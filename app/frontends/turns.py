@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import io
+import logging
 import sys
 import time
 from typing import TYPE_CHECKING
