@@ -21,7 +21,7 @@ from app.config.load import load_config
 from app.config.settings import Config, LLMSettings
 from app.config.vendors import base_url_from_env, key_from_env, vendor_for
 from app.llm.client import LLM
-from app.schema.errors import ConfigError, LLMError, UsageError
+from app.schema.errors import ConfigError, LLMError
 from app.schema.message import ImageBlock
 from app.schema.run import EventSink, RunContext, RunResult
 from app.schema.usage import Ledger
@@ -136,9 +136,8 @@ class Work:
         await check_server(self.llm)
         if self._agent is not None:
             return await self._agent.run(task, ctx, images=images)
-        if images:
-            raise UsageError("a flow takes no pictures", hint="use main.py with --image")
-        return await build_flow(self.app, agents=self.flow_agents or (), parallel=self.parallel).run(task, ctx)
+        flow = build_flow(self.app, agents=self.flow_agents or (), parallel=self.parallel)
+        return await flow.run(task, ctx, images=images)
 
     async def use(self, name: str) -> None:
         """Go on with another model configuration; what was said so far is kept. Raises `ConfigError`."""

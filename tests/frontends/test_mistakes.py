@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -79,11 +78,6 @@ def test_bad_usage(here, arguments: list[str], sentence: str) -> None:
 )
 def test_bad_values(here, arguments: list[str], sentence: str, step: str) -> None:
     assert_told(here(*arguments), 2, sentence, step)
-
-
-def test_a_flow_takes_no_pictures(here, tmp_path: Path) -> None:
-    Image.new("RGB", (2, 2)).save(tmp_path / "dot.png")
-    assert_told(here("--llm", "test", "--image", "dot.png", "x", flow=True), 2, "a flow takes no pictures", "main.py")
 
 
 @pytest.mark.parametrize(
@@ -257,3 +251,15 @@ def test_flags_reach_the_model(here, program: Program) -> None:
     assert outcome.events[0]["llm"] == {"config": "other", "provider": "local", "model": "gpt-x", "local": True}
     assert sent["model"] == "gpt-x"
     assert '"url": "data:image/jpeg;base64,' in json.dumps(sent["messages"][-1])
+
+
+def test_a_flow_shows_its_pictures_to_every_step(here, program: Program) -> None:
+    Image.new("RGB", (3, 5)).save(program.folder / "dot.png")
+    plan = ("planning", {"command": "create", "title": "Look", "steps": ["Look at the picture"]})
+    with fault_server_thread([reply("", tool_calls=[plan]), reply("a dot")]) as server:
+        program.configure(f'[llm]\nbase_url = "{server.url}"\nmodel = "m"\ncapabilities = {{ images = true }}\n')
+        outcome = here("--image", "dot.png", "what is it?", flow=True)
+        planning, step = (json.dumps(chat.json["messages"]) for chat in server.chats)
+    assert (outcome.code, outcome.out) == (0, "a dot\n")
+    assert "data:image/png;base64," not in planning
+    assert "data:image/png;base64," in step
