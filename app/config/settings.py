@@ -36,7 +36,7 @@ class TimeoutSettings(Settings):
     """Seconds. `idle_s` is the longest silence inside a stream; `total_s` bounds one attempt, None = no bound."""
 
     connect_s: float = Field(default=10.0, gt=0)
-    first_byte_s: float = Field(default=120.0, gt=0)
+    first_byte_s: float = Field(default=300.0, gt=0)
     idle_s: float = Field(default=120.0, gt=0)
     total_s: float | None = Field(default=None, gt=0)
 

@@ -33,7 +33,7 @@ class Timeouts:
     """Seconds. `idle_s` bounds each silence inside a body, `total_s` one whole attempt (None = unbounded)."""
 
     connect_s: float = 10.0
-    first_byte_s: float = 120.0
+    first_byte_s: float = 300.0
     idle_s: float = 120.0
     total_s: float | None = None
 
