@@ -185,7 +185,7 @@ async def check_server(llm: LLM) -> None:
     settings = llm.settings
     vendor, _ = vendor_for(settings.api_type, settings.base_url)
     parts = urlsplit(settings.base_url or (vendor.base_url if vendor else ""))
-    if not parts.hostname or settings.fallback or not _is_loopback(parts.hostname):
+    if not parts.hostname or not _is_loopback(parts.hostname):
         return
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

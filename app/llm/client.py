@@ -314,6 +314,8 @@ class LLM(metaclass=_ByName):
                 f"{model} is not in the table of models; its abilities are tried, see [llm.capabilities]",
                 once=True,
             )
+        if self.settings.fallback:
+            ctx.notice("HINT", f"[llm] fallback of {self.name!r} is not used by this version", once=True)
         if self._config.temperature is not None and not self.facts.temperature:
             ctx.notice("OPTION_DROPPED", f"{model} takes no temperature; the configured one is left out", once=True)
 
