@@ -43,6 +43,8 @@ def config_warnings(config: Config, *, used_names: Collection[str] = AGENTS) -> 
     """What a user should know, a sentence each: unused tables, placeholder or missing keys, unknown labels."""
     if "default" not in config.llm:
         yield "[llm] names no model; a local server or the embedded model is looked for at the start"
+    if config.mcp.servers:
+        yield f"MCP servers are not used by this version: {', '.join(config.mcp.servers)}"
     used = {"default", *used_names, *(agent.llm for agent in config.agents.values() if agent.llm)}
     used |= {name.lower() for name in config.agents}
     used |= {other for settings in config.llm.values() for other in settings.fallback}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.config.report import config_warnings, describe
+from app.config.settings import McpServerSettings, McpSettings
 from tests.config.conftest import Lab
 
 
@@ -84,6 +85,13 @@ def test_without_a_file(lab: Lab) -> None:
 )  # fmt: skip
 def test_warnings(lab: Lab, text: str, warnings: list[str]) -> None:
     assert list(config_warnings(lab.load(text))) == warnings
+
+
+def test_named_mcp_servers_are_told_as_unused(lab: Lab) -> None:
+    config = lab.load('[llm]\nmodel = "m"\napi_key = "k"')
+    servers = {"time": McpServerSettings(type="stdio", command="mcp-server-time")}
+    config = config.model_copy(update={"mcp": McpSettings(servers=servers)})
+    assert list(config_warnings(config)) == ["MCP servers are not used by this version: time"]
 
 
 def test_defect_2_a_vision_table_is_called_unused_unless_somebody_asks_for_it(lab: Lab) -> None:
