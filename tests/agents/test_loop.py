@@ -520,3 +520,14 @@ async def test_l08_a_tool_that_raises_is_a_result(rig: Rig) -> None:
     agent, _ = rig.scripted([call("broken"), say("ok")], Broken())
     assert (await agent.run("go")).answer == "ok"
     assert "inner trouble" in results(agent)[0]
+
+
+async def test_defect_10_a_full_context_ends_the_run_with_the_last_words(rig: Rig) -> None:
+    turns = [Turn(text="read half of it", calls=(("note", {"text": "a"}),)), fail("CONTEXT_WINDOW_EXCEEDED", "full")]
+    agent, model = rig.scripted(turns, Note())
+    result = await agent.run("go")
+    assert (result.stop_reason, result.answer, result.exit_code) == ("context", "read half of it", 3)
+    assert result.error is not None
+    assert result.error.code == "CONTEXT_WINDOW_EXCEEDED"
+    assert len(model.requests) == 2
+    assert_valid(agent.memory.messages)

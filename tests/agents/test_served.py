@@ -17,6 +17,7 @@ from app.memory.memory import Memory
 from app.prompts import Prompts
 from app.sandbox.local import LocalSandbox
 from app.schema.event import EventRecord
+from app.schema.message import system_message
 from app.schema.run import RunContext
 from app.tools.small import SmallEditor, SmallPython, SmallTerminate
 from app.tools.toolbox import Toolbox
@@ -229,3 +230,15 @@ class TestSmallModels:
         assert len(model.requests[0].tools) == 6
         assert model.requests[0].tool_choice == "auto"
         assert str(workspace) in model.requests[0].system
+
+
+async def test_h12_53_system_text_between_turns_reaches_a_strict_server(rig: Rig, fault_server: MakeServer) -> None:
+    server = await fault_server([reply("one"), reply("two")])
+    agent = rig.agent(rig.served_llm(server))
+    await agent.run("first")
+    agent.memory.add(system_message("the tools have changed"))
+    assert (await agent.run("second")).answer == "two"
+    sent = [(message["role"], message["content"]) for message in server.chats[1].json["messages"]]
+    assert [role for role, _ in sent] == ["system", "user", "assistant", "user", "user"]
+    assert sent[3:] == [("user", "the tools have changed"), ("user", "second")]
+    assert server.violations == []

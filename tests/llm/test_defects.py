@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from app.config.settings import LLMSettings, TimeoutSettings
+from app.frontends.intake import read_image
 from app.llm.history import is_valid, problems, repair
 from app.llm.pool import LLMPool
+from app.llm.tokens import TokenCounter
 from app.schema.errors import ConfigError, LLMError
 from app.schema.event import EventRecord, Notice
 from app.schema.message import system_message, user_message
@@ -88,3 +92,12 @@ async def test_a_fallback_that_nobody_uses_is_told_once(
     told = [record.event.message for record in events if isinstance(record.event, Notice)]
     assert [text for text in told if "fallback" in text] == ["[llm] fallback of 'default' is not used by this version"]
     await pool.close()
+
+
+def test_defects_20_31_a_picture_file_tells_its_own_type_and_size(tmp_path: Path) -> None:
+    path = tmp_path / "photo.jpg"
+    Image.new("1", (2048, 4096)).save(path, "PNG")
+    picture = read_image(str(path))
+    assert (picture.media_type, picture.width, picture.height) == ("image/png", 2048, 4096)
+    shown, blank = (TokenCounter("gpt-4o").message(user_message(content)) for content in ((picture,), ()))
+    assert shown - blank == 1105
