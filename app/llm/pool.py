@@ -26,7 +26,7 @@ from app.schema.usage import Usage
 
 if TYPE_CHECKING:
     from app.llm.adapters.embedded import EmbeddedHooks
-    from app.llm.adapters.openai_chat import ChatAccount
+    from app.llm.adapters.http import Account
 
 NOT_BUILT = frozenset({"aws", "server"})
 """Accounts whose dialect this version does not speak yet; named so that the error can say so."""
@@ -147,8 +147,8 @@ def _unknown_cloud(base_url: str) -> Vendor:
     return replace(VENDORS["openai"], name="openai-compatible", label=host, base_url="", default_model="")
 
 
-def _chat_account(settings: LLMSettings, vendor: Vendor) -> ChatAccount:
-    from app.llm.adapters.openai_chat import ChatAccount
+def _chat_account(settings: LLMSettings, vendor: Vendor) -> Account:
+    from app.llm.adapters.http import Account
 
     base_url = settings.base_url or vendor.base_url
     if not base_url:
@@ -156,7 +156,7 @@ def _chat_account(settings: LLMSettings, vendor: Vendor) -> ChatAccount:
     if not settings.model:
         raise ConfigError(f"no model is named for {vendor.label}", hint="set `model` under [llm], or use --model")
     variables = " or ".join(vendor.key_env)
-    return ChatAccount(
+    return Account(
         vendor=vendor.name,
         label=vendor.label,
         base_url=_completions_root(base_url, vendor),

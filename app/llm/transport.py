@@ -42,7 +42,7 @@ class Response:
     """A reply whose headers have arrived; header names are lower-case."""
 
     def __init__(self, response: ClientResponse, where: str, timeouts: Timeouts) -> None:
-        self.status = response.status
+        self.status: int = response.status
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
         self.timeouts = timeouts
         self._content = response.content

@@ -9,7 +9,8 @@ import pytest
 
 from app.config.settings import LLMSettings
 from app.llm.adapters.accounts import quirks_of
-from app.llm.adapters.openai_chat import ChatAccount, OpenAIChatAdapter
+from app.llm.adapters.http import Account
+from app.llm.adapters.openai_chat import OpenAIChatAdapter
 from app.llm.client import LLM
 from app.llm.models import DEFAULTS, ModelFacts
 from app.llm.pool import LLMPool
@@ -68,7 +69,7 @@ async def make_adapter() -> AsyncIterator[MakeAdapter]:
         base_url: str, *, vendor: str = "local", facts: ModelFacts = DEFAULTS, route: str = "main", **account: Any
     ) -> OpenAIChatAdapter:
         options = {"label": "the server", "api_key": "sk-test", "quirks": quirks_of(vendor)} | account
-        return OpenAIChatAdapter(ChatAccount(vendor, base_url=base_url, **options), transport, route=route, facts=facts)
+        return OpenAIChatAdapter(Account(vendor, base_url=base_url, **options), transport, route=route, facts=facts)
 
     yield make
     await transport.close()

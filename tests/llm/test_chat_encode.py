@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from app.llm.adapters.accounts import quirks_of
-from app.llm.adapters.chat_encode import ChatEncoder, Learned
+from app.llm.adapters.chat_encode import ChatEncoder
+from app.llm.adapters.corrections import Learned
 from app.llm.models import facts_for
 from app.schema.errors import LLMError
 from app.schema.message import (
@@ -289,17 +290,17 @@ def test_small_models_are_asked_for_one_call_at_a_time(make_adapter: MakeAdapter
     ],
 )
 def test_azure_addresses(base: str, expected: str, make_adapter: MakeAdapter) -> None:
-    account = make_adapter(base, vendor="azure", azure_version="V")._account  # type: ignore[reportPrivateUsage]
-    assert account.url("my gpt") == expected
+    account = make_adapter(base, vendor="azure", azure_version="V").account
+    assert account.url("chat/completions", model="my gpt") == expected
 
 
 def test_query_of_a_base_address_stays_behind_the_path(make_adapter: MakeAdapter) -> None:
-    account = make_adapter("https://gateway/v1?team=a")._account  # type: ignore[reportPrivateUsage]
-    assert account.url("m") == "https://gateway/v1/chat/completions?team=a"
+    account = make_adapter("https://gateway/v1?team=a").account
+    assert account.url("chat/completions", model="m") == "https://gateway/v1/chat/completions?team=a"
 
 
 def headers(adapter: Any) -> dict[str, str]:
-    return adapter._request_headers()
+    return adapter.request_headers()
 
 
 def test_azure_key_goes_into_its_own_header(make_adapter: MakeAdapter) -> None:
@@ -327,7 +328,7 @@ def test_a_cloud_account_needs_a_key_and_a_local_one_does_not(make_adapter: Make
 
 
 def test_the_key_is_in_no_repr(make_adapter: MakeAdapter) -> None:
-    assert "sk-test" not in repr(make_adapter("http://x")._account)  # type: ignore[reportPrivateUsage]
+    assert "sk-test" not in repr(make_adapter("http://x").account)
 
 
 def test_system_messages_inside_a_history_never_reach_this_encoder_as_system() -> None:

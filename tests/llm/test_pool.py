@@ -120,7 +120,7 @@ def test_accounts(settings: dict[str, str], url: str, vendor: str, local: bool, 
     client = pool.get("a")
     adapter = pool.service.adapter("a")
     assert isinstance(adapter, OpenAIChatAdapter)
-    assert adapter._account.url("gpt-4o") == url  # type: ignore[reportPrivateUsage]
+    assert adapter.account.url("chat/completions", model="gpt-4o") == url
     assert (client.vendor, client.local) == (vendor, local)
     assert client.describe == {"config": "a", "provider": vendor, "model": "gpt-4o", "local": local}
 

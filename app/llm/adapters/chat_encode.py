@@ -7,12 +7,13 @@ Wire facts: OpenAI API reference, "Create chat completion".
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from app.llm.adapters.accounts import EffortStyle, Quirks
+from app.llm.adapters.corrections import Learned
+from app.llm.adapters.wire import arguments_table, dumps
 from app.schema.message import (
     Block,
     ImageBlock,
@@ -36,33 +37,12 @@ NO_OUTPUT = "(no output)"
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """Options a server refused for one model; they are left out, or renamed, from then on."""
-
-    dropped: frozenset[str] = frozenset()
-    token_field: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Encoded:
     """One message on the wire: its own entries, and entries that must wait until all results of a turn are out."""
 
     body: bytes
     after: bytes
     is_result: bool
-
-
-# Made once: json.dumps makes an encoder at each call with options.
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def dumps(value: Any) -> bytes:
-    """Deterministic JSON bytes; lone surrogates, which no server takes, become replacement characters."""
-    text = _ENCODER.encode(value)
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 class ChatEncoder:
@@ -194,10 +174,7 @@ def wire_arguments(raw: str) -> str:
     Servers parse what they are sent: llama.cpp answers 500 to a broken object of its own model. The history keeps
     the raw text, and the tool result says what was wrong with it.
     """
-    try:
-        return raw if isinstance(json.loads(raw), dict) else "{}"
-    except (ValueError, RecursionError):
-        return "{}"
+    return raw if arguments_table(raw) is not None else "{}"
 
 
 def _user(content: Iterable[Block]) -> dict[str, Any]:

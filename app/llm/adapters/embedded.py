@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from app import paths
 from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter, ModelInfo, ProviderInfo
-from app.llm.adapters.openai_chat import ChatAccount, OpenAIChatAdapter
+from app.llm.adapters.http import Account
+from app.llm.adapters.openai_chat import OpenAIChatAdapter
 from app.llm.embedded.catalog import EmbeddedModel
 from app.llm.embedded.fetch import Consent, ensure_model
 from app.llm.embedded.server import EmbeddedServer
@@ -111,7 +112,7 @@ class EmbeddedAdapter(LLMAdapter):
                     path, self.row, context=self.row.context_window, progress=self._hooks.progress
                 )
                 base_url = await self._server.start()
-                account = ChatAccount(
+                account = Account(
                     "embedded",
                     "the embedded model",
                     base_url,
