@@ -8,9 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 from urllib.parse import urlsplit
 
 from app.config.values import is_placeholder, is_private_host
+
+Dialect = Literal["chat", "responses", "messages", "converse", "gemini", "ollama", "polling", "embedded", "test"]
+"""How an account is spoken to; one file each in `llm/adapters/`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +35,31 @@ class Vendor:
     """Further domains of this vendor; a domain stands for its sub-domains too."""
     base_url_env: tuple[str, ...] = ()
     """Environment variables that may hold another address."""
+    dialect: Dialect = "chat"
+    """What its own label means; a label that only names a dialect (`openai`, `openai_responses`) wins over this."""
 
 
 def _cloud(
-    name: str, label: str, base_url: str, key_env: tuple[str, ...], model: str, **more: tuple[str, ...]
+    name: str,
+    label: str,
+    base_url: str,
+    key_env: tuple[str, ...],
+    model: str,
+    dialect: Dialect = "chat",
+    **more: tuple[str, ...],
 ) -> Vendor:
-    return Vendor(name, label, base_url, key_env, False, model, **more)
+    return Vendor(name, label, base_url, key_env, False, model, dialect=dialect, **more)
 
 
-def _local(name: str, label: str, base_url: str, key_env: tuple[str, ...] = (), **more: tuple[str, ...]) -> Vendor:
-    return Vendor(name, label, base_url, key_env, True, "", **more)
+def _local(
+    name: str,
+    label: str,
+    base_url: str,
+    key_env: tuple[str, ...] = (),
+    dialect: Dialect = "chat",
+    **more: tuple[str, ...],
+) -> Vendor:
+    return Vendor(name, label, base_url, key_env, True, "", dialect=dialect, **more)
 
 
 _ROWS = (
@@ -52,7 +71,7 @@ _ROWS = (
     _cloud("anthropic", "Anthropic", "https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",), "claude-sonnet-5-5",
            aliases=("claude",)),
     _cloud("aws", "Amazon Bedrock", "", ("AWS_BEARER_TOKEN_BEDROCK",), "",
-           aliases=("bedrock", "aws_bedrock", "amazon"), hosts=("amazonaws.com",)),
+           dialect="converse", aliases=("bedrock", "aws_bedrock", "amazon"), hosts=("amazonaws.com",)),
     _cloud("google", "Google Gemini", "https://generativelanguage.googleapis.com/v1beta/openai",
            ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "gemini-3.8-flash", aliases=("gemini", "google_genai", "vertex")),
     _cloud("deepseek", "DeepSeek", "https://api.deepseek.com", ("DEEPSEEK_API_KEY", "DSK_DEEPSEEK_API_KEY"),
@@ -91,9 +110,10 @@ _ROWS = (
            aliases=("llamacpp", "llama_cpp", "llama_server")),
     _local("vllm", "vLLM", "http://127.0.0.1:8000/v1", ("VLLM_API_KEY",)),
     _local("local", "a local OpenAI-compatible server", ""),
-    _local("server", "agenticSeek's model server", "http://127.0.0.1:3333"),
-    Vendor("embedded", "the embedded model", "", (), True, "qwen2.5-coder-1.5b-instruct", aliases=("xllamacpp",)),
-    Vendor("test", "the scripted model", "", (), True, "scripted"),
+    _local("server", "agenticSeek's model server", "http://127.0.0.1:3333", dialect="polling"),
+    Vendor("embedded", "the embedded model", "", (), True, "qwen2.5-coder-1.5b-instruct", aliases=("xllamacpp",),
+           dialect="embedded"),
+    Vendor("test", "the scripted model", "", (), True, "scripted", dialect="test"),
 )  # fmt: skip
 
 VENDORS: dict[str, Vendor] = {vendor.name: vendor for vendor in _ROWS}
@@ -120,6 +140,17 @@ def is_dialect(api_type: str) -> bool:
     """Whether a label only says how to speak (`openai`, `openai_responses`, an unknown label), not to whom."""
     label = _normal(api_type)
     return label in _BY_HOST_LABELS or label not in _BY_LABEL
+
+
+def dialect_for(api_type: str, base_url: str, vendor: Vendor | None) -> Dialect:
+    """How to speak to an account: its label's word, else chat completions, which nearly every address has."""
+    label = _normal(api_type)
+    if label == "openai-responses":
+        return "responses"
+    if is_dialect(label) or vendor is None:
+        return "chat"
+    # The address of Google's compatible endpoint says itself what is spoken there.
+    return "chat" if vendor.dialect == "gemini" and base_url.rstrip("/").endswith("/openai") else vendor.dialect
 
 
 def vendor_for(api_type: str, base_url: str) -> tuple[Vendor | None, bool]:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from app.config.load import load_config
 from app.config.settings import LLMSettings
-from app.config.vendors import VENDORS, Vendor, vendor_for
+from app.config.vendors import VENDORS, Dialect, Vendor, dialect_for, vendor_for
 from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter
 from app.llm.client import LLM
@@ -26,10 +26,7 @@ from app.schema.usage import Usage
 
 if TYPE_CHECKING:
     from app.llm.adapters.embedded import EmbeddedHooks
-    from app.llm.adapters.http import Account
-
-NOT_BUILT = frozenset({"aws", "server"})
-"""Accounts whose dialect this version does not speak yet; named so that the error can say so."""
+    from app.llm.adapters.http import Account, HTTPAdapter
 
 
 class LLMPool:
@@ -109,12 +106,12 @@ class LLMPool:
     def _make_adapter(
         self, settings: LLMSettings, vendor: Vendor | None, facts: ModelFacts
     ) -> tuple[LLMAdapter, ModelFacts]:
-        name = vendor.name if vendor else "openai"
-        if name == "test":
+        dialect = dialect_for(settings.api_type, settings.base_url, vendor)
+        if dialect == "test":
             from app.llm.adapters.scripted import ScriptedAdapter, demonstration, load_script
 
             return ScriptedAdapter(load_script(settings.script) if settings.script else demonstration), facts
-        if name == "embedded":
+        if dialect == "embedded":
             from app.llm.adapters.embedded import EmbeddedAdapter
             from app.llm.embedded.catalog import find_model
 
@@ -126,15 +123,23 @@ class LLMPool:
                 hooks=self._embedded,
             )
             return adapter, adapter.facts
-        if name in NOT_BUILT:
+        speaks = _http_dialect(dialect, settings.api_type)
+        account = _account(settings, vendor or _unknown_cloud(settings.base_url), dialect)
+        return speaks(account, self._transport, route=settings.name, facts=facts), facts
+
+
+def _http_dialect(dialect: Dialect, api_type: str) -> type[HTTPAdapter]:
+    """The adapter class of a dialect, loaded when it is used."""
+    match dialect:
+        case "chat":
+            from app.llm.adapters.openai_chat import OpenAIChatAdapter
+
+            return OpenAIChatAdapter
+        case _:
             raise ConfigError(
-                f"api_type {settings.api_type!r} is not spoken by this version",
+                f"api_type {api_type!r} is not spoken by this version",
                 hint='use an OpenAI-compatible address of the vendor with api_type = "openai"',
             )
-        from app.llm.adapters.openai_chat import OpenAIChatAdapter
-
-        account = _chat_account(settings, vendor or _unknown_cloud(settings.base_url))
-        return OpenAIChatAdapter(account, self._transport, route=settings.name, facts=facts), facts
 
 
 def _timeouts(settings: LLMSettings) -> Timeouts:
@@ -147,7 +152,7 @@ def _unknown_cloud(base_url: str) -> Vendor:
     return replace(VENDORS["openai"], name="openai-compatible", label=host, base_url="", default_model="")
 
 
-def _chat_account(settings: LLMSettings, vendor: Vendor) -> Account:
+def _account(settings: LLMSettings, vendor: Vendor, dialect: Dialect) -> Account:
     from app.llm.adapters.http import Account
 
     base_url = settings.base_url or vendor.base_url
@@ -159,7 +164,7 @@ def _chat_account(settings: LLMSettings, vendor: Vendor) -> Account:
     return Account(
         vendor=vendor.name,
         label=vendor.label,
-        base_url=_completions_root(base_url, vendor),
+        base_url=_root(base_url, dialect, vendor),
         api_key=settings.api_key.get_secret_value(),
         local=vendor.local,
         headers=settings.headers,
@@ -170,9 +175,11 @@ def _chat_account(settings: LLMSettings, vendor: Vendor) -> Account:
     )
 
 
-def _completions_root(base_url: str, vendor: Vendor) -> str:
-    """The address before `/chat/completions`; a bare Ollama address lacks the `/v1` under which it speaks this."""
+def _root(base_url: str, dialect: Dialect, vendor: Vendor) -> str:
+    """The address before a dialect's own path: Ollama speaks chat completions under `/v1` and its own beside that."""
     root = base_url.rstrip("/")
+    if dialect == "ollama":
+        return root.removesuffix("/v1")
     return f"{root}/v1" if vendor.name == "ollama" and not urlsplit(root).path else root
 
 
