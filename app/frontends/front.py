@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from app.config.secrets import Redactor
     from app.frontends.json_lines import JsonLines
-    from app.frontends.redact import Redactor
     from app.schema.run import RunError
 
 
@@ -32,7 +32,7 @@ class Front:
     @property
     def redactor(self) -> Redactor:
         if self._redactor is None:
-            from app.frontends.redact import Redactor
+            from app.config.secrets import Redactor
 
             self._redactor = Redactor()
         return self._redactor

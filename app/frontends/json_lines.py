@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
-from app.frontends.redact import Redactor, StreamFilter
+from app.config.secrets import Redactor
+from app.frontends.redact import StreamFilter
 from app.schema.event import Event, EventRecord, ReasoningStreamed, RunFinished, TextStreamed
 from app.schema.run import RunContext, RunError, StopReason
 from app.schema.usage import Usage

@@ -7,7 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, assert_never, cast
 
-from app.frontends.redact import Redactor, StreamFilter, plain
+from app.config.secrets import Redactor
+from app.frontends.redact import StreamFilter, plain
 from app.frontends.screen import Part, Screen
 from app.schema.event import (
     ApprovalRequested,

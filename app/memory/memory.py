@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from app.memory.journal import Journal
 from app.schema.message import Message, ToolCallBlock, UserSource
 
 
@@ -12,12 +13,14 @@ class Memory:
 
     With `max_messages` the view keeps its first message and the newest task, and drops whole exchanges from the oldest
     on, down to half the limit at once, so that the front of the prompt changes rarely. One exchange that is longer
-    than the limit is kept whole.
+    than the limit is kept whole. With a `journal` every message is written down; set it after what it already holds
+    was added.
     """
 
     def __init__(self, max_messages: int | None = None) -> None:
         if max_messages is not None and max_messages < 4:
             raise ValueError("a view of fewer than four messages cannot hold an exchange")
+        self.journal: Journal | None = None
         self._log: list[Message] = []
         self._view: list[Message] = []
         self._max = max_messages
@@ -44,6 +47,8 @@ class Memory:
         """
         if message.tool_calls:
             message = self._with_fresh_ids(message)
+        if self.journal is not None:
+            self.journal.record(message)
         for result in message.tool_results:
             self._open.pop(result.call_id, None)
         self._log.append(message)
@@ -55,6 +60,16 @@ class Memory:
     def add_all(self, messages: Iterable[Message]) -> None:
         for message in messages:
             self.add(message)
+
+    async def starting(self, call: ToolCallBlock, effect: str) -> None:
+        """Write down that a call is about to have its effect. Raises `SessionError` when that cannot be."""
+        if self.journal is not None:
+            await self.journal.started(call, effect)
+
+    async def settled(self) -> None:
+        """Wait until everything added so far is on disk, if it is kept at all. Raises `SessionError`."""
+        if self.journal is not None:
+            await self.journal.settled()
 
     def view(self) -> tuple[Message, ...]:
         """What the model sees now."""

@@ -8,6 +8,7 @@
     │   └── TokenLimitExceeded  TOKEN_LIMIT   the run's tokens are spent; never retried
     ├── ToolError            TOOL_FAILED, …   words for the model, made into an error result by the toolbox
     ├── SandboxError         SANDBOX          a command or file could not be reached at all
+    ├── SessionError         SESSION, …       a session could not be read, written or taken
     ├── RunInterrupted       ABORTED          a person or a signal stopped the run
     └── InvariantError       INVARIANT        a promise inside the program is broken
         └── StreamGrammarError                a chunk stream broke the grammar of `schema/stream.py`
@@ -84,7 +85,15 @@ CODES: dict[str, CodeInfo] = {
     "TOOL_NOT_STARTED": CodeInfo("the call was not started"),
     "TOOL_OUTCOME_UNKNOWN": CodeInfo("the call was interrupted; its outcome is unknown"),
     "SANDBOX": CodeInfo("a command or file could not be reached"),
+    # sessions
+    "SESSION": CodeInfo("the stored sessions could not be read or written"),
+    "SESSION_BUSY": CodeInfo("another process works in this session"),
+    "SESSION_DAMAGED": CodeInfo("stored sessions are damaged; what could not be read was set aside"),
+    "SESSION_NEWER": CodeInfo("the sessions were written by a newer version"),
+    "SESSION_UNKNOWN": CodeInfo("there is no such session"),
     # notices
+    "SESSION_NOT_KEPT": CodeInfo("this run is not stored and cannot be resumed"),
+    "SESSION_REPAIRED": CodeInfo("calls that were interrupted in an earlier run were closed"),
     "CLOUD": CodeInfo("text of this run leaves the machine"),
     "UNKNOWN_API_TYPE": CodeInfo("the api_type label is unknown and read as openai"),
     "MODEL_UNKNOWN_FACTS": CodeInfo("the model is not in the table; documented defaults are used"),
@@ -197,6 +206,10 @@ class ToolError(DragomanError):
 
 class SandboxError(DragomanError):
     code = "SANDBOX"
+
+
+class SessionError(DragomanError):
+    code = "SESSION"
 
 
 class RunInterrupted(DragomanError):

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.config.secrets import Redactor
 from app.config.settings import Config, LLMSettings, McpServerSettings, McpSettings
-from app.frontends.redact import Redactor, StreamFilter, plain, repaired, visible
+from app.frontends.redact import StreamFilter, plain, repaired, visible
 
 KEY = "sk-abcabcabd-0123"
 OTHER = "abcabd-0123-long"

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from app.frontends.redact import Redactor
+from app.config.secrets import Redactor
 from app.frontends.terminal import TerminalView
 from app.llm.embedded.sources import Progress
 from app.schema.event import (
