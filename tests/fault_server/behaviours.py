@@ -59,11 +59,19 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class InBand:
+    """An error inside a 200 stream, said as the dialect of the request says it."""
+
+    code: int | str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Injection:
     """A foreign event after `after` events; `ends` drops what would have followed."""
 
     after: int
-    payload: str
+    payload: str | InBand
     event: str | None = None
     ends: bool = True
 
@@ -277,11 +285,11 @@ def in_band_error(
     done: bool = False,
     of: Reply | None = None,
 ) -> Reply:
-    """An error inside a 200 stream after n events, as a data object, or named (`event="error"`).
+    """An error inside a 200 stream after n events, as the dialect writes it, or named (`event="error"`).
 
-    `body` replaces the object `{"error": {"code", "message"}}`. A request without streaming gets it as its document.
+    `body` replaces the dialect's object. A request without streaming gets it as its document.
     """
-    payload = _as_text({"error": {"code": code, "message": message}} if body is None else body)
+    payload = InBand(code, message) if body is None else _as_text(body)
     return _delivered(of or sample(), injections=(Injection(after, payload, event, ends),), done=done)
 
 

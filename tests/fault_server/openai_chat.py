@@ -11,7 +11,7 @@ from typing import Any
 from .behaviours import Call, Reply, usage
 from .openai_check import check_request
 from .record import Request
-from .render import Event
+from .render import Dialect, Event
 
 CREATED = 1_700_000_000
 
@@ -24,8 +24,8 @@ ERROR_TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAIChat:
+@dataclass(frozen=True)
+class OpenAIChat(Dialect):
     accept_reasoning: bool = False
     strict_arguments: bool = True
     extra_keys: frozenset[str] = frozenset()

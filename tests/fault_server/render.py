@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from .behaviours import Behaviour, Cut, Delivery, EndOfBody, Events, Raw, Reply, Status
+from .behaviours import Behaviour, Cut, Delivery, EndOfBody, Events, InBand, Injection, Raw, Reply, Status
 from .record import Request
 
 
@@ -41,9 +41,11 @@ class Event:
 
 
 class Dialect(Protocol):
-    """One provider's wire. `done` is the payload of the end marker, None where the wire has none."""
+    """One provider's wire; a dialect subclasses this and overrides what differs from server-sent events."""
 
-    done: str | None
+    done: str | None = None
+    """The payload of the end marker, None where the wire has none."""
+    content_type: str = "text/event-stream"
 
     def claims(self, request: Request) -> bool:
         """Whether this request asks a model, and so takes the next behaviour."""
@@ -61,6 +63,13 @@ class Dialect(Protocol):
         """Answers to GET requests, by path."""
         ...
 
+    def in_band(self, error: InBand) -> Event:
+        return Event(json.dumps({"error": {"code": error.code, "message": error.message}}))
+
+    def frame(self, event: Event, delivery: Delivery, *, blank: bool) -> bytes:
+        """One event's bytes; `blank` false leaves out what ends it, where the wire has such a thing."""
+        return sse_frame(event, delivery, blank=blank)
+
 
 def render(behaviour: Behaviour, request: Request, dialect: Dialect) -> Iterator[Action]:
     match behaviour:
@@ -74,14 +83,14 @@ def render(behaviour: Behaviour, request: Request, dialect: Dialect) -> Iterator
             yield from document(code, payload, delivery, kind)
         case Reply(delivery=delivery):
             if dialect.streams(request) and "full_json" not in behaviour.odd:
-                yield from stream(dialect.events(behaviour, request), delivery, dialect.done)
+                yield from stream(dialect.events(behaviour, request), delivery, dialect)
             else:
-                injected = [each.payload for each in delivery.injections]
+                injected = [_event(each, dialect).payload for each in delivery.injections]
                 payload = injected[0] if injected else dialect.document(behaviour, request)
                 yield from document(200, payload, delivery, "application/json")
         case Events(payloads, delivery):
             if dialect.streams(request):
-                yield from stream([Event(payload) for payload in payloads], delivery, dialect.done)
+                yield from stream([Event(payload) for payload in payloads], delivery, dialect)
             else:
                 yield from document(200, payloads[0] if payloads else b"", delivery, "application/json")
 
@@ -94,20 +103,20 @@ def document(code: int, payload: Any, delivery: Delivery, content_type: str) -> 
     yield from _respond(code, [Send(body)], replace(delivery, cut=cut), content_type, "length")
 
 
-def stream(events: list[Event], delivery: Delivery, done: str | None) -> Iterator[Action]:
+def stream(events: list[Event], delivery: Delivery, dialect: Dialect) -> Iterator[Action]:
     events = list(events)
     # From the back, so that positions count the reply's own events.
     for each in sorted(delivery.injections, key=lambda injection: -injection.after):
         rest = [] if each.ends else events[each.after :]
-        events = [*events[: each.after], Event(each.payload, each.event), *rest]
-    if delivery.done and done is not None:
-        events.append(Event(done))
+        events = [*events[: each.after], _event(each, dialect), *rest]
+    if delivery.done and dialect.done is not None:
+        events.append(Event(dialect.done))
     if delivery.cut and delivery.cut.events is not None:
         events = events[: delivery.cut.events]
-    yield from _respond(200, _frames(events, delivery), delivery, "text/event-stream", "chunked")
+    yield from _respond(200, _frames(events, delivery, dialect), delivery, dialect.content_type, "chunked")
 
 
-def _frames(events: list[Event], delivery: Delivery) -> list[Send | Pause]:
+def _frames(events: list[Event], delivery: Delivery, dialect: Dialect) -> list[Send | Pause]:
     steps: list[Send | Pause] = [Send(b"\xef\xbb\xbf")] if delivery.bom else []
     ping = Send((delivery.ping + delivery.line_end * 2).encode())
     for index, event in enumerate(events):
@@ -115,11 +124,18 @@ def _frames(events: list[Event], delivery: Delivery) -> list[Send | Pause]:
         if index:
             steps.append(Pause(delivery.between_events_s))
         last = index == len(events) - 1
-        steps.append(Send(_frame(event, delivery, blank=delivery.last_blank or not last)))
+        steps.append(Send(dialect.frame(event, delivery, blank=delivery.last_blank or not last)))
     return [*steps, Send(delivery.tail)]
 
 
-def _frame(event: Event, delivery: Delivery, *, blank: bool) -> bytes:
+def _event(injection: Injection, dialect: Dialect) -> Event:
+    if not isinstance(injection.payload, InBand):
+        return Event(injection.payload, injection.event)
+    event = dialect.in_band(injection.payload)
+    return Event(event.payload, injection.event or event.name)
+
+
+def sse_frame(event: Event, delivery: Delivery, *, blank: bool) -> bytes:
     payload = event.payload
     if delivery.multiline and payload.startswith("{"):
         payload = json.dumps(json.loads(payload), ensure_ascii=False, indent=1)
