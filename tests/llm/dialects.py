@@ -1,0 +1,47 @@
+"""Every wire dialect as one row: how to make its adapter against a fault server, and how that server speaks it.
+
+`test_hazards.py` and the other tables over all dialects run on these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from app.llm.adapters.accounts import quirks_of
+from app.llm.adapters.base import LLMAdapter
+from app.llm.adapters.http import Account
+from app.llm.adapters.openai_chat import OpenAIChatAdapter
+from app.llm.models import DEFAULTS
+from app.llm.transport import Timeouts, Transport
+from tests.fault_server import FaultServer
+from tests.fault_server.openai_chat import OpenAIChat
+from tests.fault_server.render import Dialect
+
+MakeDialectAdapter = Callable[[FaultServer, Transport, Timeouts], LLMAdapter]
+
+
+@dataclass(frozen=True)
+class DialectRow:
+    """`api_type` is the label a user writes. `lacks` names hazards that the wire cannot express, with the reason."""
+
+    name: str
+    api_type: str
+    adapter: MakeDialectAdapter
+    wire: Callable[[], Dialect]
+    lacks: tuple[tuple[str, str], ...] = ()
+
+
+def account(server: FaultServer, timeouts: Timeouts, *, vendor: str = "openai", root: bool = False) -> Account:
+    """An account at the fault server; `root` for dialects whose base address has no `/v1`."""
+    base_url = server.root if root else server.url
+    options: dict[str, Any] = {"quirks": quirks_of(vendor), "timeouts": timeouts}
+    return Account(vendor, "the server", base_url, "sk-test", **options)
+
+
+def _chat(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
+    return OpenAIChatAdapter(account(server, timeouts), transport, route="main", facts=DEFAULTS)
+
+
+DIALECTS: tuple[DialectRow, ...] = (DialectRow("chat", "openai", _chat, OpenAIChat),)
