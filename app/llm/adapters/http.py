@@ -169,7 +169,7 @@ class HTTPAdapter(LLMAdapter):
         ) as response:
             if response.status != 200:
                 raise await self._refusal(response)
-            async with aclosing(self._decode(response)) as chunks:
+            async with aclosing(self.decode(response)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
@@ -230,7 +230,7 @@ class HTTPAdapter(LLMAdapter):
             return LLMError(f"{self.who} sent no body", "EMPTY_RESPONSE", status=response.status)
         return classify(response.status, body, response.headers, who=self.who)
 
-    async def _decode(self, response: Response) -> AsyncGenerator[Chunk]:
+    async def decode(self, response: Response) -> AsyncGenerator[Chunk]:
         """Chunks of a 200 reply. Its first bytes tell an event stream from a whole JSON body or a web page."""
         decoder, silence = self.decoder(), _Silence(response.timeouts.idle_s, self.who)
         events: _Framing = SSEFraming(self.who) if self.framing == "sse" else LineFraming(self.who)
