@@ -21,7 +21,7 @@ class Journal(Protocol):
         ...
 
     def note(self, kind: str, data: Mapping[str, JSON]) -> None:
-        """Something else happened to the memory, such as a change of its view. The log itself never changes."""
+        """Something else happened, such as a change of its view. `Memory.replay` is given it on resume."""
         ...
 
     async def started(self, call: ToolCallBlock, effect: str) -> None:

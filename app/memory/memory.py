@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from app.memory.journal import Journal
-from app.schema.message import Message, ToolCallBlock, UserSource
+from app.schema.message import JSON, Message, ToolCallBlock, UserSource
 
 
 class Memory:
@@ -70,6 +70,9 @@ class Memory:
         """Wait until everything added so far is on disk, if it is kept at all. Raises `SessionError`."""
         if self.journal is not None:
             await self.journal.settled()
+
+    def replay(self, kind: str, data: Mapping[str, JSON]) -> None:
+        """Do again what an earlier process noted in its journal at this place; an unknown kind changes nothing."""
 
     def view(self) -> tuple[Message, ...]:
         """What the model sees now."""

@@ -1,0 +1,164 @@
+"""Messages as rows: a small JSON head and content-addressed bodies. No file is touched here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import cast
+
+from app.schema.errors import SessionError
+from app.schema.message import (
+    JSON,
+    Block,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    block_to_json,
+    message_from_json,
+    message_to_json,
+)
+
+INLINE_CHARS = 512
+"""A block whose JSON is shorter stands in its message's own row; a longer one is stored once under its hash."""
+
+SEARCHED_CHARS = 8_000
+"""How much of one block can be found by searching."""
+
+_UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+
+Redact = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One event on its way to the file: its JSON, the bodies that it refers to by hash, and the words to find it by."""
+
+    kind: str
+    thread: str
+    time: float
+    data: str
+    bodies: tuple[tuple[str, str], ...] = ()
+    words: str = ""
+    durable: bool = True
+    """Whether it must have reached the disk, not only the operating system, before it counts as written."""
+
+
+def plain_row(kind: str, data: Mapping[str, JSON], *, thread: str, time: float, redact: Redact, durable: bool) -> Row:
+    """A row of plain JSON. Raises `SessionError` for what is not JSON."""
+    return Row(kind, thread, time, redact(_dump(dict(data))), durable=durable)
+
+
+def message_row(message: Message, *, thread: str, time: float, redact: Redact) -> Row:
+    """A message as a row, without secrets. Raises `SessionError` for what is not JSON."""
+    head = message_to_json(message)
+    bodies: dict[str, str] = {}
+    head["content"] = _pack(message.content, bodies, redact)
+    # What a model said can be asked for again; what a person or a tool said cannot.
+    durable = message.role != "assistant"
+    words = redact(words_of(message))
+    return Row("message", thread, time, redact(_dump(head)), tuple(bodies.items()), words, durable)
+
+
+def words_of(message: Message) -> str:
+    """What a message can be found by."""
+    return segmented("\n".join(_words(message.content)))
+
+
+def segmented(text: str) -> str:
+    """Text with blanks around the characters of scripts that have none between words."""
+    return _UNSPACED.sub(r" \g<0> ", text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def hashes_in(content: JSON) -> list[str]:
+    """The hashes that a packed content refers to."""
+    found: list[str] = []
+    for item in cast("list[JSON]", content if isinstance(content, list) else []):
+        if isinstance(item, str):
+            found.append(item)
+        elif isinstance(item, dict) and "content" in item:
+            found.extend(hashes_in(cast("dict[str, JSON]", item)["content"]))
+    return found
+
+
+def unpack_message(head: Mapping[str, JSON], bodies: Mapping[str, JSON]) -> Message:
+    """The message of a row. Raises `KeyError` or `ValueError` on damage, a missing body included."""
+    if not isinstance(head.get("content"), list):
+        raise ValueError("a message without content")  # noqa: TRY004 - damage like any other
+    return message_from_json({**head, "content": _unpack(head["content"], bodies)})
+
+
+def parse(text: str) -> JSON:
+    """JSON data and nothing else. Raises `ValueError` for anything that is none, too deep nesting included."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse(name: str) -> JSON:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _dump(value: JSON) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SessionError(f"this cannot be stored, it is not JSON: {error}") from error
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # half a surrogate pair, from a file name or a model
+        return json.dumps(value, separators=(",", ":"))
+    return text
+
+
+def _pack(content: Iterable[Block], bodies: dict[str, str], redact: Redact) -> list[JSON]:
+    out: list[JSON] = []
+    for block in content:
+        if isinstance(block, ToolResultBlock):
+            # The call's id is its own, the text often is not: the same file read twice is stored once.
+            head = block_to_json(ToolResultBlock(block.call_id, (), block.is_error))
+            out.append({**head, "content": _pack(block.content, bodies, redact)})
+            continue
+        value = block_to_json(block)
+        text = _dump(value)
+        if len(text) < INLINE_CHARS:
+            out.append(value)
+            continue
+        text = text if isinstance(block, ImageBlock) else redact(text)
+        name = blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
+        bodies[name] = text
+        out.append(name)
+    return out
+
+
+def _unpack(content: JSON, bodies: Mapping[str, JSON]) -> list[JSON]:
+    out: list[JSON] = []
+    for item in cast("list[JSON]", content):
+        if isinstance(item, str):
+            out.append(bodies[item])
+        elif isinstance(item, dict) and "content" in item:
+            inner = cast("dict[str, JSON]", item)
+            out.append({**inner, "content": _unpack(inner["content"], bodies)})
+        else:
+            out.append(item)
+    return out
+
+
+def _words(content: Iterable[Block]) -> list[str]:
+    found: list[str] = []
+    for block in content:
+        match block:
+            case TextBlock():
+                found.append(block.text[:SEARCHED_CHARS])
+            case ToolCallBlock():
+                found.append(f"{block.name} {block.arguments[:SEARCHED_CHARS]}")
+            case ToolResultBlock():
+                found.extend(_words(block.content))
+            case _:
+                pass
+    return found
