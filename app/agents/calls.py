@@ -9,9 +9,9 @@ from app.agents.react import INTERRUPTED
 from app.schema.event import PlanChanged
 from app.schema.message import TextBlock, ToolCallBlock, ToolResultBlock
 from app.schema.run import RunContext
-from app.tools.base import RunEnd
+from app.tools.base import Effect, RunEnd
 from app.tools.terminate import Terminate
-from app.tools.toolbox import Toolbox
+from app.tools.toolbox import Starting, Toolbox
 
 PARALLEL_CALLS = 10
 CALLS_PER_REPLY = 32
@@ -30,14 +30,18 @@ class CallBatch:
     - `terminate` after a failed call of the same reply is not run: the model has not seen the failure yet.
     - Calls beyond `CALLS_PER_REPLY` are not run.
 
-    `results` has exactly one result a call, in the model's order, also when `run` was cancelled in the middle.
+    `starting` is told of each call just before it has its effect. `results` has exactly one result a call, in the
+    model's order, also when `run` was cancelled in the middle.
     """
 
-    def __init__(self, calls: Sequence[ToolCallBlock], toolbox: Toolbox, ctx: RunContext) -> None:
+    def __init__(
+        self, calls: Sequence[ToolCallBlock], toolbox: Toolbox, ctx: RunContext, *, starting: Starting | None = None
+    ) -> None:
         self.calls = tuple(calls)
         self.end: RunEnd | None = None
         self._toolbox = toolbox
         self._ctx = ctx
+        self._told = starting
         self._gate = asyncio.Semaphore(PARALLEL_CALLS)
         self._started: set[str] = set()
         self._results: dict[str, ToolResultBlock] = {}
@@ -50,9 +54,7 @@ class CallBatch:
             if len(group) == 1:
                 await self._one(group[0])
             else:
-                async with asyncio.TaskGroup() as tasks:
-                    for call in group:
-                        tasks.create_task(self._one(call))
+                await self._side_by_side(group)
             if self.end is not None:
                 return
 
@@ -63,14 +65,30 @@ class CallBatch:
             for position, call in enumerate(self.calls)
         )
 
+    def answered(self, call_id: str) -> bool:
+        """Whether the toolbox answered this call itself; the others are answered by the loop."""
+        return call_id in self._results
+
+    async def _side_by_side(self, group: Sequence[ToolCallBlock]) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for call in group:
+                    tasks.create_task(self._one(call))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
     async def _one(self, call: ToolCallBlock) -> None:
         async with self._gate:
-            self._started.add(call.id)
-            outcome = await self._toolbox.call(call, self._ctx)
+            outcome = await self._toolbox.call(call, self._ctx, starting=self._starting)
         self._results[call.id] = outcome.block
         self.end = self.end or outcome.ends_run
         if outcome.plan is not None:
             self._ctx.emit(PlanChanged(outcome.plan))
+
+    async def _starting(self, call: ToolCallBlock, effect: Effect) -> None:
+        if self._told is not None:
+            await self._told(call, effect)
+        self._started.add(call.id)
 
     def _groups(self) -> list[list[ToolCallBlock]]:
         groups: list[list[ToolCallBlock]] = []

@@ -12,9 +12,17 @@ from tenacity import RetryError
 from app.llm.client import LLM
 from app.llm.retry import unwrap_retry_error
 from app.memory.memory import Memory
-from app.schema.errors import BudgetExceeded, DragomanError, UsageError
+from app.schema.errors import BudgetExceeded, DragomanError, SessionError, UsageError
 from app.schema.event import RunFinished, RunStarted, StepStarted
-from app.schema.message import ImageBlock, TextBlock, tool_result_message, user_message
+from app.schema.message import (
+    ImageBlock,
+    Message,
+    PluginSource,
+    TextBlock,
+    UserSource,
+    tool_result_message,
+    user_message,
+)
 from app.schema.request import ModelReply
 from app.schema.run import RunContext, RunError, RunResult, StopReason
 from app.schema.usage import Usage
@@ -70,9 +78,21 @@ class ReActAgent(ABC):
         """
         if not task.strip():
             raise UsageError("the task is empty", hint="say what to do")
-        ctx = ctx or RunContext()
+        return await self._run(task, ctx or RunContext(), [user_message((TextBlock(task), *images))])
+
+    async def go_on(self, ctx: RunContext | None = None) -> RunResult:
+        """Take up the work where the memory ends, as after a kill; otherwise like `run`.
+
+        A memory that ends with an answer gives that answer. Raises `UsageError` for an empty memory.
+        """
+        if not self.memory.messages:
+            raise UsageError("there is nothing to go on with", hint="say what to do")
+        tasks = [message.text for message in self.memory.messages if isinstance(message.source, UserSource)]
+        return await self._run(tasks[-1] if tasks else "", ctx or RunContext(), [])
+
+    async def _run(self, task: str, ctx: RunContext, messages: Iterable[Message]) -> RunResult:
         self.begin(ctx)
-        self.memory.add(user_message((TextBlock(task), *images)))
+        self.memory.add_all(messages)
         try:
             if ctx.parent is None:
                 ctx.emit(RunStarted(task, self.name, self.llm.describe, ctx.session, *self.where))
@@ -80,6 +100,7 @@ class ReActAgent(ABC):
             ending = await self._to_the_end(ctx)
         finally:
             self._close_open_calls()
+        await self._keep(ctx)
         result = self._result(ending, ctx)
         if ctx.parent is None:
             ctx.emit(finished(result, ctx))
@@ -125,7 +146,17 @@ class ReActAgent(ABC):
         finally:
             forget()
 
+    async def _keep(self, ctx: RunContext) -> None:
+        """Have the end on disk before it is told; an answer that could not be kept is an answer all the same."""
+        try:
+            await self.memory.settled()
+        except SessionError as error:
+            ctx.notice("SESSION_NOT_KEPT", f"the end of this run is not stored: {error.message}", once=True)
+
     async def _loop(self, ctx: RunContext) -> Ending:
+        last = self.memory.messages[-1]
+        if last.role == "assistant" and last.text.strip() and not last.tool_calls:
+            return Ending("answered", last.text.strip())
         for number in range(1, self.max_steps + 1):
             self._steps = number
             ctx.emit(StepStarted(number, self.name))
@@ -152,7 +183,8 @@ class ReActAgent(ABC):
 
     def _close_open_calls(self) -> None:
         for call in self.memory.open_calls:
-            self.memory.add(tool_result_message(call.id, f"{call.name}: {INTERRUPTED}", is_error=True))
+            message = tool_result_message(call.id, f"{call.name}: {INTERRUPTED}", is_error=True)
+            self.memory.add(message.replace(source=PluginSource("agent")))
 
     def _last_text(self) -> str:
         """The last thing the model said in this run, for a result that was cut short."""

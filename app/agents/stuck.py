@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from app.schema.message import ToolCallBlock
+from app.tools.arguments import call_signature
 
 Verdict = Literal["fine", "hint", "stuck"]
 
@@ -60,14 +60,7 @@ class StuckGuard:
 
 def signature(calls: Sequence[ToolCallBlock]) -> str:
     """Name and normalised arguments of each call."""
-    return "|".join(f"{call.name}({_normal(call.arguments)})" for call in calls)
-
-
-def _normal(arguments: str) -> str:
-    try:
-        return json.dumps(json.loads(arguments or "{}"), sort_keys=True, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return arguments.strip()
+    return "|".join(map(call_signature, calls))
 
 
 def _repeats(steps: Sequence[tuple[str, int]], period: int) -> int:

@@ -9,7 +9,14 @@ from app.agents.react import Ending, ReActAgent
 from app.agents.stuck import StuckGuard, Verdict
 from app.llm.client import LLM
 from app.memory.memory import Memory
-from app.schema.message import PluginSource, ToolCallBlock, ToolResultBlock, tool_result_message, user_message
+from app.schema.message import (
+    PluginSource,
+    Source,
+    ToolCallBlock,
+    ToolResultBlock,
+    tool_result_message,
+    user_message,
+)
 from app.schema.request import ModelReply, ToolChoice
 from app.schema.run import RunContext, RunError
 from app.tools.base import RunEnd
@@ -107,6 +114,7 @@ class ToolCallAgent(ReActAgent):
         if last and self.max_steps > 1:
             hints.append(LAST_CALL if self.tool_choice == "required" else LAST_STEP)
         self._hint = ""
+        await self.memory.settled()
         reply = await self.llm.ask_tool(
             self.memory.view(),
             system=self.system,
@@ -125,13 +133,15 @@ class ToolCallAgent(ReActAgent):
         """
         if self._guard.refuses(calls):
             refusal = REFUSED.format(count=self._guard.repeats)
-            self._store([error_result(call, refusal) for call in calls])
+            for call in calls:
+                self._store(error_result(call, refusal), PluginSource("agent"))
             return self._judge(self._guard.record_refusal())
-        batch = CallBatch(calls, self.toolbox, ctx)
+        batch = CallBatch(calls, self.toolbox, ctx, starting=self.memory.starting)
         try:
             await batch.run()
         finally:
-            self._store(batch.results)
+            for result in batch.results:
+                self._store(result, None if batch.answered(result.call_id) else PluginSource("agent"))
         for call, result in zip(calls, batch.results, strict=True):
             if not result.is_error and call.name != Terminate.name:
                 self._last_result = result.text
@@ -139,9 +149,10 @@ class ToolCallAgent(ReActAgent):
             return self._ended(batch.end)
         return self._judge(self._guard.record(calls, [result.text for result in batch.results]))
 
-    def _store(self, results: Sequence[ToolResultBlock]) -> None:
-        for result in results:
-            self.memory.add(tool_result_message(result.call_id, result.content, is_error=result.is_error))
+    def _store(self, result: ToolResultBlock, source: Source | None) -> None:
+        """Keep a result; a `source` says that it is not the tool's own word."""
+        message = tool_result_message(result.call_id, result.content, is_error=result.is_error)
+        self.memory.add(message if source is None else message.replace(source=source))
 
     def _judge(self, verdict: Verdict) -> Ending | None:
         what = self._guard.last[:200]

@@ -36,7 +36,7 @@ class PersonAtTerminal:
     async def approve(self, request: ApprovalRequest, ctx: RunContext) -> Decision:
         from app.tools.approval import Decision
 
-        if (ctx.run, request.name) in self._always:
+        if not request.in_doubt and (ctx.run, request.name) in self._always:
             return Decision(True)
         lines = visible(request.preview or str(request.arguments)).splitlines()
         missing = len(lines) - LONGEST_PREVIEW

@@ -14,13 +14,17 @@ ApprovalPolicy = Literal["ask", "auto", "never"]
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """One call that waits for a word: the exact arguments it will run with, why it asks, and what to show."""
+    """One call that waits for a word: the exact arguments it will run with, why it asks, and what to show.
+
+    `in_doubt` says that the same call may have had its effect before; no standing yes covers that.
+    """
 
     call: str
     name: str
     arguments: JSON
     reason: str
     preview: str = ""
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

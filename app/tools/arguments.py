@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from app.schema.errors import ToolError
-from app.schema.message import JSON
+from app.schema.message import JSON, ToolCallBlock
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -62,6 +62,15 @@ def read_arguments(
         raise _argument_error(f"arguments: input should be an object, got {found}", schema)
     values = _known_only(cast("dict[str, JSON]", value), schema, notes)
     return _decode_nested(values, schema, notes), tuple(notes)
+
+
+def call_signature(call: ToolCallBlock) -> str:
+    """Name and normalised arguments: equal for calls that ask for the same deed."""
+    try:
+        arguments = json.dumps(json.loads(call.arguments or "{}"), sort_keys=True, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        arguments = call.arguments.strip()
+    return f"{call.name}({arguments})"
 
 
 def bind_arguments(model: type[ModelT], values: Mapping[str, JSON]) -> ModelT:

@@ -9,24 +9,31 @@ import difflib
 import functools
 import inspect
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.sandbox.scratch import OUTPUTS, new_scratch_file, shown_path
-from app.schema.errors import DragomanError, SandboxError, ToolError, error_chain
+from app.schema.errors import DragomanError, SandboxError, SessionError, ToolError, error_chain
 from app.schema.event import ApprovalRequested, ToolFinished, ToolStarted
 from app.schema.message import JSON, ImageBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from app.schema.plan import Plan
 from app.schema.request import ToolSpec
 from app.schema.run import RunContext
-from app.tools.approval import ApprovalPolicy, ApprovalRequest, Approver, decide_without_asking
-from app.tools.arguments import Note, bind_arguments, read_arguments
-from app.tools.base import RunEnd, Tool, ToolOutput, as_output
+from app.tools.approval import ApprovalPolicy, ApprovalRequest, Approver, Decision, decide_without_asking
+from app.tools.arguments import Note, bind_arguments, call_signature, read_arguments
+from app.tools.base import Approval, Effect, RunEnd, Tool, ToolOutput, as_output
 
 AnyTool = Tool[Any]
+
+Starting = Callable[[ToolCallBlock, Effect], Awaitable[None]]
+"""Told just before a call has its effect; the call waits for it, and is not made when it raises `SessionError`."""
+
+
+IN_DOUBT = "this exact call was cut off earlier and may have had its effect"
+NOBODY_TO_ASK = "No person is there to say that it may happen twice: find out what is the case, or do something else"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,7 @@ class _Call:
         self.notes: tuple[Note, ...] = ()
         self.begun = time.monotonic()
         self.code: str | None = None
+        self.may_have_happened = False
         self._started = False
 
     def start(self) -> None:
@@ -96,6 +104,7 @@ class Toolbox:
         self._max_chars = max_result_chars
         self._workspace = workspace
         self._asking = asyncio.Lock()
+        self._doubts: set[str] = set()
         self._owned = True
 
     @property
@@ -117,6 +126,10 @@ class Toolbox:
             return tool.effect_of(bind_arguments(tool.Arguments, values)) == "read"
         except ToolError:
             return False
+
+    def doubt(self, calls: Iterable[ToolCallBlock]) -> None:
+        """These calls may have had their effect already: the same is made again only with a person's word."""
+        self._doubts.update(call_signature(call) for call in calls)
 
     def only(self, names: Iterable[str]) -> Toolbox:
         """A smaller toolbox with these tools, in this toolbox's order; unknown names are ignored."""
@@ -141,14 +154,22 @@ class Toolbox:
             if isinstance(result, BaseException):
                 raise result
 
-    async def call(self, block: ToolCallBlock, ctx: RunContext, *, cut: bool = False) -> ToolOutcome:
+    async def call(
+        self, block: ToolCallBlock, ctx: RunContext, *, cut: bool = False, starting: Starting | None = None
+    ) -> ToolOutcome:
         """Run one call of a model. `cut` says that the reply which holds it ended at the output limit."""
         call = _Call(block, ctx)
         try:
-            output = await self._perform(call, cut=cut)
+            output = await self._perform(call, cut=cut, starting=starting)
+        except SessionError as error:
+            # Nothing happens that was not written down first; the run is over.
+            self._finish(call, call.failed(error))
+            raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
+                if call.may_have_happened:
+                    self.doubt([block])
                 self._finish(call, ToolOutput("cancelled", ok=False))
                 raise
             output = call.failed(ToolError(f"the tool was cancelled from inside: {error_chain(error)}"))
@@ -157,13 +178,17 @@ class Toolbox:
             output = call.failed(error)
         return self._finish(call, output)
 
-    async def _perform(self, call: _Call, *, cut: bool) -> ToolOutput:
+    async def _perform(self, call: _Call, *, cut: bool, starting: Starting | None) -> ToolOutput:
         tool = self._find(call.block.name)
         call.arguments, call.notes = read_arguments(call.block.arguments, self._specs[tool.name].parameters, cut=cut)
         for note in call.notes:
             call.ctx.notice("ARGUMENTS_REPAIRED", f"{tool.name}: {note.text}")
         args = bind_arguments(tool.Arguments, call.arguments)
         await self._ask(tool, args, call)
+        effect = tool.effect_of(args)
+        if starting is not None:
+            await starting(call.block, effect)
+        call.may_have_happened = effect == "once"
         call.start()
         limit = asyncio.timeout(tool.timeout_s)
         try:
@@ -187,17 +212,27 @@ class Toolbox:
 
     async def _ask(self, tool: AnyTool, args: Any, call: _Call) -> None:
         approval = tool.approval(args)
+        in_doubt = call_signature(call.block) in self._doubts
+        if in_doubt:
+            # Not even a standing yes covers this: a person has to know that it may happen twice.
+            approval = Approval(IN_DOUBT, approval.preview if approval else "")
         if approval is None:
             return
-        decision = decide_without_asking(self._approve, approval, has_approver=self._approver is not None)
+        if in_doubt:
+            decision = None if self._approver is not None else Decision(False, NOBODY_TO_ASK)
+        else:
+            decision = decide_without_asking(self._approve, approval, has_approver=self._approver is not None)
         if decision is None and self._approver is not None:
-            request = ApprovalRequest(call.block.id, tool.name, call.arguments, approval.reason, approval.preview)
+            request = ApprovalRequest(
+                call.block.id, tool.name, call.arguments, approval.reason, approval.preview, in_doubt
+            )
             async with self._asking:
                 call.ctx.emit(ApprovalRequested(request.call, request.name, request.arguments, request.reason))
                 decision = await self._approver.approve(request, call.ctx)
         if decision is None or not decision.allowed:
             why = decision.reason if decision and decision.reason else "the user said no"
             raise ToolError(f"not run: {approval.reason}. {why}", code="TOOL_DENIED")
+        self._doubts.discard(call_signature(call.block))
 
     def _finish(self, call: _Call, output: ToolOutput) -> ToolOutcome:
         call.start()
