@@ -125,6 +125,7 @@ class LLMPool:
             return adapter, adapter.facts
         speaks = _http_dialect(dialect, settings.api_type)
         account = _account(settings, vendor or _unknown_cloud(settings.base_url), dialect)
+        facts = speaks.limits(facts)
         return speaks(account, self._transport, route=settings.name, facts=facts), facts
 
 
@@ -135,6 +136,10 @@ def _http_dialect(dialect: Dialect, api_type: str) -> type[HTTPAdapter]:
             from app.llm.adapters.openai_chat import OpenAIChatAdapter
 
             return OpenAIChatAdapter
+        case "polling":
+            from app.llm.adapters.polling import PollingAdapter
+
+            return PollingAdapter
         case _:
             raise ConfigError(
                 f"api_type {api_type!r} is not spoken by this version",

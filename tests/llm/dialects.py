@@ -13,10 +13,12 @@ from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter
 from app.llm.adapters.http import Account
 from app.llm.adapters.openai_chat import OpenAIChatAdapter
+from app.llm.adapters.polling import PollingAdapter
 from app.llm.models import DEFAULTS
 from app.llm.transport import Timeouts, Transport
 from tests.fault_server import FaultServer
 from tests.fault_server.openai_chat import OpenAIChat
+from tests.fault_server.polling import Polling
 from tests.fault_server.render import Dialect
 
 MakeDialectAdapter = Callable[[FaultServer, Transport, Timeouts], LLMAdapter]
@@ -44,4 +46,25 @@ def _chat(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMA
     return OpenAIChatAdapter(account(server, timeouts), transport, route="main", facts=DEFAULTS)
 
 
-DIALECTS: tuple[DialectRow, ...] = (DialectRow("chat", "openai", _chat, OpenAIChat),)
+def _polling(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
+    return PollingAdapter(account(server, timeouts, root=True), transport, route="main", facts=DEFAULTS)
+
+
+_NO_STREAM = "a reply is asked for piece by piece, each a document of its own"
+_KEPT = "a kept connection that dies is replaced by a new one"
+_POLLING_LACKS = (
+    ("reset before headers", _KEPT),
+    ("closed before headers", _KEPT),
+    ("cut in the middle", _NO_STREAM),
+    ("ended in the middle", _NO_STREAM),
+    ("reset in the middle", _NO_STREAM),
+    ("silence in the middle", _NO_STREAM),
+    ("17 MiB in one event", _NO_STREAM),
+    ("calls", "text only; tools are offered in words"),
+    ("output limit", "the protocol names no reason for an end"),
+)
+
+DIALECTS: tuple[DialectRow, ...] = (
+    DialectRow("chat", "openai", _chat, OpenAIChat),
+    DialectRow("polling", "server", _polling, Polling, _POLLING_LACKS),
+)

@@ -51,8 +51,8 @@ async def _chunks(adapter: HTTPAdapter, *pieces: bytes) -> list[Chunk]:
 @pytest.mark.parametrize("name", REPLIES)
 async def test_every_split_gives_the_same_chunks(row: DialectRow, name: str) -> None:
     adapter = row.adapter(FaultServer([], dialect=row.wire()), Transport(), Timeouts())
-    if not isinstance(adapter, HTTPAdapter):
-        pytest.skip("the vendor's SDK frames this stream")
+    if not isinstance(adapter, HTTPAdapter) or "cut in the middle" in dict(row.lacks):
+        pytest.skip("no stream, or one that the vendor's SDK frames")
     body = _recorded(row, REPLIES[name], adapter)
     assert len(body) > 100
     whole = shorts(await _chunks(adapter, body))

@@ -117,6 +117,11 @@ class HTTPAdapter(LLMAdapter):
     @abstractmethod
     def decoder(self) -> Decoder: ...
 
+    @classmethod
+    def limits(cls, facts: ModelFacts) -> ModelFacts:
+        """The facts of a model as far as this dialect can carry them."""
+        return facts
+
     def models_url(self) -> str:
         return self.account.url("models")
 
@@ -149,18 +154,21 @@ class HTTPAdapter(LLMAdapter):
         return ModelInfo(route, model, model, context_window=self.facts.context_window, reasoning=reasoning)
 
     async def list_models(self, route: str) -> Sequence[ModelInfo]:
-        payload = await self.get_json(self.models_url())
+        payload = await self.exchange("GET", self.models_url())
         return tuple({info.id: info for info in self.read_models(payload)}.values())
 
-    async def get_json(self, url: str) -> JSON:
-        """The body of a GET on this account."""
+    async def exchange(self, method: str, url: str, body: bytes | None = None) -> JSON:
+        """The JSON of one question and its whole answer; any status but 2xx is raised as the error it stands for."""
         async with self._transport.request(
-            "GET", url, headers=self.request_headers(), timeouts=self.account.timeouts
+            method, url, headers=self.request_headers(), body=body, timeouts=self.account.timeouts
         ) as response:
-            body = await response.read()
-            if response.status != 200:
-                raise classify(response.status, body, response.headers, who=self.who)
-        return loads(body, self.who)
+            if not 200 <= response.status < 300:
+                raise await self._refusal(response)
+            answer = await response.read()
+        if not _start(answer):
+            raise LLMError(f"{self.who} sent an empty body", "EMPTY_RESPONSE")
+        _check_no_page(answer, self.who)
+        return loads(answer, self.who)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         url, body, headers = self.request_url(request), self.encode(request), self.request_headers()
@@ -348,11 +356,15 @@ def _start(head: bytes) -> bytes:
     return head.removeprefix(BOM).lstrip()[:1]
 
 
-def _whole(body: bytes, who: str) -> JSON:
+def _check_no_page(body: bytes, who: str) -> None:
     if _start(body) == b"<":
         raise LLMError(
             f"{who} answered with a web page instead of a reply", "ENDPOINT", status=200, hint=HINTS["ENDPOINT"]
         )
+
+
+def _whole(body: bytes, who: str) -> JSON:
+    _check_no_page(body, who)
     try:
         return json.loads(body.removeprefix(BOM))
     except (ValueError, RecursionError) as error:
