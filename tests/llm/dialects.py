@@ -33,6 +33,8 @@ class DialectRow:
     adapter: MakeDialectAdapter
     wire: Callable[[], Dialect]
     lacks: tuple[tuple[str, str], ...] = ()
+    own_framing: bool = True
+    """False where no stream is decoded by us: there is none, or the vendor's SDK frames it."""
 
 
 def account(server: FaultServer, timeouts: Timeouts, *, vendor: str = "openai", root: bool = False) -> Account:
@@ -66,5 +68,5 @@ _POLLING_LACKS = (
 
 DIALECTS: tuple[DialectRow, ...] = (
     DialectRow("chat", "openai", _chat, OpenAIChat),
-    DialectRow("polling", "server", _polling, Polling, _POLLING_LACKS),
+    DialectRow("polling", "server", _polling, Polling, _POLLING_LACKS, own_framing=False),
 )
