@@ -20,7 +20,7 @@ from tests.fault_server import FaultServer, Script
 
 FOREIGN_VARIABLES = re.compile(
     r"DRAGOMAN_.*|COLUMNS|LINES|WORK_DIR|AGENT_RUNTIME_DIR|.*_PROXY|.*_API_KEY|.*_(BASE_URL|API_BASE|ENDPOINT)|AWS_.*|AZURE_.*"
-    r"|OLLAMA_.*|(HF|GITHUB|GH|HUGGINGFACE\w*|REPLICATE\w*)_TOKEN|GOOGLE_.*|VERTEX_.*|CLOUDFLARE_.*|WATSONX_.*",
+    r"|OLLAMA_.*|DOCKER_INTERNAL_URL|(HF|GITHUB|GH|HUGGINGFACE\w*|REPLICATE\w*)_TOKEN|GOOGLE_.*|VERTEX_.*|CLOUDFLARE_.*|WATSONX_.*",
     re.IGNORECASE,
 )
 """Variables of a developer's machine that would change what a test sees."""
@@ -93,6 +93,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in list(os.environ):
         if FOREIGN_VARIABLES.fullmatch(name):
             monkeypatch.delenv(name)
+    # The machine that runs the tests may be a container, whose loopback addresses are its own all the same.
+    monkeypatch.setattr("app.llm.container.MARKS", ())
     folder = tmp_path / "home"
     monkeypatch.setenv("DRAGOMAN_HOME", str(folder))
     return folder

@@ -17,6 +17,7 @@ from app.config.vendors import VENDORS, Dialect, Vendor, dialect_for, vendor_for
 from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter
 from app.llm.client import LLM
+from app.llm.container import host_address
 from app.llm.models import ModelFacts, facts_for
 from app.llm.retry import RetryPolicy, Sleep
 from app.llm.service import LLMService, Registration
@@ -183,6 +184,8 @@ def _account(settings: LLMSettings, vendor: Vendor, dialect: Dialect) -> Account
 def _root(base_url: str, dialect: Dialect, vendor: Vendor) -> str:
     """The address before a dialect's own path: Ollama speaks chat completions under `/v1` and its own beside that."""
     root = base_url.rstrip("/")
+    if vendor.local:
+        root = host_address(root)
     if dialect == "ollama":
         return root.removesuffix("/v1")
     return f"{root}/v1" if vendor.name == "ollama" and not urlsplit(root).path else root

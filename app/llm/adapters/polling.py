@@ -14,7 +14,7 @@ from typing import Any
 
 from app.llm.adapters.http import HTTPAdapter
 from app.llm.adapters.reply import Draft, ReplyWriter, finish_of
-from app.llm.adapters.wire import as_table, as_text, dumps
+from app.llm.adapters.wire import as_table, dumps
 from app.llm.failures import in_band
 from app.llm.models import ModelFacts
 from app.schema.errors import LLMError
@@ -67,17 +67,20 @@ class PollingAdapter(HTTPAdapter):
 
     async def _ask(self, method: str, url: str, body: bytes | None = None) -> Mapping[str, JSON]:
         try:
-            table = as_table(await self.exchange(method, url, body))
-            if table is None:
-                raise LLMError(f"{self.who} answered with something that is no JSON object", "MALFORMED_RESPONSE")
-            if (failure := in_band(table, who=self.who)) is not None:
-                raise failure
+            return self._checked(await self.exchange(method, url, body))
         except LLMError as error:
             # The original server says so with status 402, ours with 409.
             if "already in progress" not in error.message:
                 raise
             hint = "wait until that has finished"
             raise LLMError(f"{self.who} is busy with another reply", "RATE_LIMIT", hint=hint) from error
+
+    def _checked(self, payload: JSON) -> Mapping[str, JSON]:
+        table = as_table(payload)
+        if table is None:
+            raise LLMError(f"{self.who} answered with something that is no JSON object", "MALFORMED_RESPONSE")
+        if (failure := in_band(table, who=self.who)) is not None:
+            raise failure
         return table
 
 
