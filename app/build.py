@@ -13,7 +13,7 @@ from app.agents.planner import PlannerAgent
 from app.agents.toolcall import ToolCallAgent
 from app.config.detect import NO_MODEL_HELP
 from app.config.settings import Config, LLMSettings
-from app.flows.base import Flow, FlowFactory
+from app.flows.base import Flow, FlowFactory, Keeper
 from app.flows.planning import Member, PlanningFlow
 from app.llm.client import LLM
 from app.llm.pool import LLMPool, set_default_pool
@@ -22,6 +22,7 @@ from app.prompts import Prompts
 from app.sandbox.base import Sandbox
 from app.sandbox.local import LocalSandbox
 from app.schema.errors import ConfigError
+from app.schema.plan import Plan
 from app.tools.approval import ApprovalPolicy, Approver
 from app.tools.ask_human import AskHuman, Human
 from app.tools.bash import Bash
@@ -173,8 +174,16 @@ def build_agent(app: App, name: str = "manus") -> ToolCallAgent:
     return _row(name)[1](app)
 
 
-def build_flow(app: App, kind: str = "planning", *, agents: Sequence[str] = (), parallel: int = 1) -> Flow:
-    """A fresh flow by kind, with these agents (default: those of `[runflow]`).
+def build_flow(
+    app: App,
+    kind: str = "planning",
+    *,
+    agents: Sequence[str] = (),
+    parallel: int = 1,
+    keeper: Keeper | None = None,
+    plan: Plan | None = None,
+) -> Flow:
+    """A fresh flow by kind, with these agents (default: those of `[runflow]`); with a `plan` it goes on with that.
 
     `ConfigError` for a kind, an agent or a model that does not exist, before anything is asked.
     """
@@ -184,11 +193,13 @@ def build_flow(app: App, kind: str = "planning", *, agents: Sequence[str] = (), 
         team[name.lower()] = Member(_row(name)[0], _maker(app, name))
         app.llm_for(name)
     factory = FlowFactory()
-    factory.register("planning", lambda: _planning_flow(app, team, parallel))
+    factory.register("planning", lambda: _planning_flow(app, team, parallel, keeper, plan))
     return factory.create(kind)
 
 
-def _planning_flow(app: App, team: Mapping[str, Member], parallel: int) -> PlanningFlow:
+def _planning_flow(
+    app: App, team: Mapping[str, Member], parallel: int, keeper: Keeper | None, plan: Plan | None
+) -> PlanningFlow:
     return PlanningFlow(
         planner=PlannerAgent(llm=app.llm_for("planner"), prompts=app.prompts, why_llm=app.why_llm("planner")),
         team=team,
@@ -197,6 +208,8 @@ def _planning_flow(app: App, team: Mapping[str, Member], parallel: int) -> Plann
         parallel=parallel,
         timeout_s=app.config.runflow.timeout_s,
         where=(app.sandbox.name, str(app.workspace)),
+        keeper=keeper,
+        plan=plan,
     )
 
 

@@ -158,6 +158,13 @@ class MemorySettings(Settings):
     max_messages: int | None = Field(default=None, ge=10)
 
 
+class SessionSettings(Settings):
+    """`keep_days`: sessions that nobody used for so long are forgotten; None = never."""
+
+    save: bool = True
+    keep_days: float | None = Field(default=None, gt=0)
+
+
 class BudgetSettings(Settings):
     """Limits of one run; None = no limit. `max_steps` is for agents that name none of their own."""
 
@@ -202,6 +209,7 @@ class Config(Settings):
     mcp: McpSettings = McpSettings()
     runflow: FlowSettings = FlowSettings()
     memory: MemorySettings = MemorySettings()
+    sessions: SessionSettings = SessionSettings()
     budget: BudgetSettings = BudgetSettings()
     server: ServerSettings = ServerSettings()
     voice: VoiceSettings = VoiceSettings()

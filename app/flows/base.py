@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from app.agents.react import ReActAgent
 from app.schema.errors import ConfigError
 from app.schema.message import ImageBlock
 from app.schema.run import RunContext, RunResult
@@ -14,6 +15,18 @@ class Flow(Protocol):
     async def run(
         self, task: str, ctx: RunContext | None = None, *, images: Iterable[ImageBlock] = ()
     ) -> RunResult: ...
+
+
+class Keeper(Protocol):
+    """Where a flow's work is written down, so that it can be gone on with after any end."""
+
+    def attach(self, agent: ReActAgent, thread: str) -> bool:
+        """Keep what `agent` does under the name `thread`. True when it was given work back that had been cut off."""
+        ...
+
+    async def settled(self) -> None:
+        """Wait until everything that was told so far is on disk. Raises `SessionError`."""
+        ...
 
 
 class FlowFactory:

@@ -14,6 +14,7 @@ from tenacity import RetryError
 
 from app.agents.planner import PlannerAgent
 from app.agents.react import ReActAgent, finished, reason_of
+from app.flows.base import Keeper
 from app.llm.retry import unwrap_retry_error
 from app.prompts import Prompts
 from app.schema.errors import BudgetExceeded, DragomanError, LLMError, UsageError
@@ -48,7 +49,8 @@ class PlanningFlow:
     `team` maps names to members; `default` does steps that name nobody. A failed step is tried `max_attempts` times,
     then the rest is planned anew, `max_replans` times in a run. Up to `parallel` steps run side by side in a plan that
     says what its steps need; one that does not is done in order. The whole flow has `timeout_s` seconds unless the
-    context has a nearer deadline.
+    context has a nearer deadline. With a `plan` the flow goes on with it instead of making one: what is completed
+    stays, everything else is done. A `keeper` writes down what the agents do.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class PlanningFlow:
         parallel: int = 1,
         timeout_s: float = 3600.0,
         where: tuple[str, str] = ("none", ""),
+        keeper: Keeper | None = None,
+        plan: Plan | None = None,
     ) -> None:
         if not team:
             raise UsageError("a flow needs at least one agent")
@@ -75,6 +79,8 @@ class PlanningFlow:
         self.parallel = max(1, parallel)
         self.timeout_s = timeout_s
         self.where = where
+        self.keeper = keeper
+        self.plan = plan
 
     async def run(self, task: str, ctx: RunContext | None = None, *, images: Iterable[ImageBlock] = ()) -> RunResult:
         """Plan, work, report. Never raises for what a model, a tool or a limit did; `UsageError` for a blank task.
@@ -165,7 +171,12 @@ class _Work:
 
     async def _plan_work_report(self) -> _End:
         planner, side_by_side = self.flow.planner, self.flow.parallel > 1
-        self._adopt(await planner.make_plan(self.task, self.agents, self.ctx, side_by_side=side_by_side))
+        if self.flow.plan is not None:
+            self._adopt(_open_again(self.flow.plan))
+        else:
+            if self.flow.keeper is not None:
+                await self.flow.keeper.settled()
+            self._adopt(await planner.make_plan(self.task, self.agents, self.ctx, side_by_side=side_by_side))
         while True:
             await self._work_off()
             if self.ctx.cancel.cancelled:
@@ -245,7 +256,10 @@ class _Work:
             failure=failure,
         )
         self.agents_running += 1
+        keeper = self.flow.keeper
         try:
+            if keeper is not None and keeper.attach(agent, f"{self.plan.id}/{step.id}"):
+                return await agent.go_on(self.ctx.child())
             return await agent.run(prompt, self.ctx.child(), images=self.images)
         finally:
             self.agents_running -= 1
@@ -291,6 +305,12 @@ class _Work:
     def _set(self, plan: Plan) -> None:
         self.plan = plan
         self.ctx.emit(PlanChanged(plan))
+
+
+def _open_again(plan: Plan) -> Plan:
+    """The plan with everything that is not completed to be done, as after an end in the middle."""
+    steps = (step if step.status == "completed" else replace(step, status="not_started") for step in plan.steps)
+    return replace(plan, steps=tuple(steps))
 
 
 def honest_summary(plan: Plan, error: RunError | None) -> str:

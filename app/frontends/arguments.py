@@ -15,10 +15,20 @@ N = TypeVar("N", int, float)
 COMMANDS: dict[str, str] = {
     "serve": "answer over HTTP (not in this version)",
     "doctor": "say what works on this machine and what is missing",
-    "sessions": "list stored sessions (none in this version)",
+    "sessions": "what is stored: `sessions list|show|search|fork|export|import|delete`",
     "models": "list the configured models and what their accounts offer",
     "tools": "list the tools of the general agent",
     "config": "`config check` shows every setting in force; `config import FILE` converts a config.ini",
+}
+
+SESSION_ACTIONS: dict[str, str] = {
+    "list": "Every session: id, time of last use, state and task, a line each.",
+    "show": "What was said and done in a session.",
+    "search": "Messages that hold all the words, newest first.",
+    "fork": "A copy that goes its own way; prints its id.",
+    "export": "A session as JSON lines.",
+    "import": "Store an exported session; prints its id.",
+    "delete": "Forget sessions.",
 }
 
 _EXAMPLES = """\
@@ -97,7 +107,11 @@ def _add_task(parser: _Parser, flow: bool) -> None:
         "--image", action="append", default=[], metavar="PATH", help="show a picture to the model; may be repeated"
     )
     group.add_argument("--agent", default="manus", metavar="NAME", help="the agent that works on it (default: manus)")
-    group.add_argument("--resume", metavar="ID|last", help="go on with a stored session (not in this version)")
+    group.add_argument(
+        "--resume",
+        metavar="ID|last",
+        help="go on with a stored session; without a prompt, with what it left unfinished",
+    )
     if flow:
         group.add_argument(
             "--agents", default="", metavar="A,B", help="the agents that may do steps (default: [runflow] agents)"
@@ -155,10 +169,29 @@ def _command_parser() -> _Parser:
         made[name].add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     for name in ("doctor", "tools"):
         made[name].add_argument("--workspace", metavar="DIR", help="the folder to look at")
-    made["sessions"].add_argument("action", nargs="?", choices=("list",), default="list")
+    _add_session_commands(made["sessions"])
     made["serve"].add_argument("rest", nargs="*", help=argparse.SUPPRESS)
     _add_config_commands(made["config"])
     return parser
+
+
+def _add_session_commands(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", parser_class=_Parser)
+    made = {
+        name: actions.add_parser(name, description=words, allow_abbrev=False) for name, words in SESSION_ACTIONS.items()
+    }
+    for name in ("show", "fork", "export"):
+        made[name].add_argument("session", metavar="ID", help="an id, its beginning, or `last`")
+    made["search"].add_argument("words", nargs="+", metavar="WORD")
+    made["search"].add_argument("--limit", type=_count, default=20, metavar="N", help="at most so many (default: 20)")
+    made["fork"].add_argument("--at", type=_count, metavar="SEQ", help="only up to this event (default: everything)")
+    made["export"].add_argument("-o", "--output", metavar="FILE", help="write there; a file is not replaced")
+    made["import"].add_argument("file", metavar="FILE")
+    made["delete"].add_argument("sessions", nargs="+", metavar="ID")
+    for each in made.values():
+        _add_config(each)
+        _add_debug(each)
+        each.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON objects")
 
 
 def _add_config_commands(parser: argparse.ArgumentParser) -> None:

@@ -34,9 +34,9 @@ async def _serve(front: Front, options: argparse.Namespace) -> int:
 
 
 async def _sessions(front: Front, options: argparse.Namespace) -> int:
-    if not options.json:
-        front.tell("This version stores no sessions.")
-    return 0
+    from app.frontends.sessions import run_sessions
+
+    return run_sessions(front, options)
 
 
 async def _doctor(front: Front, options: argparse.Namespace) -> int:

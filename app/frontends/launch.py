@@ -20,8 +20,9 @@ from app.config.detect import LOCAL_PORTS, detect_model, load_or_detect
 from app.config.load import load_config
 from app.config.settings import Config, LLMSettings
 from app.config.vendors import base_url_from_env, key_from_env, vendor_for
+from app.frontends.keeping import Keeping, tell_in
 from app.llm.client import LLM
-from app.schema.errors import ConfigError, LLMError
+from app.schema.errors import ConfigError, LLMError, SessionError
 from app.schema.message import ImageBlock
 from app.schema.run import EventSink, RunContext, RunResult
 from app.schema.usage import Ledger
@@ -113,6 +114,7 @@ class Work:
     flow_agents: tuple[str, ...] | None = None
     parallel: int = 1
     why: str = ""
+    keeping: Keeping = field(default_factory=Keeping)
     _agent: ToolCallAgent | None = field(default=None)
 
     def __post_init__(self) -> None:
@@ -130,14 +132,38 @@ class Work:
         budget = self.app.config.budget
         deadline = time.monotonic() + budget.timeout_s if budget.timeout_s else None
         ledger = Ledger(max_tokens=budget.max_tokens, max_cost=budget.max_cost)
-        return RunContext(sink=sink, ledger=ledger, deadline=deadline)
+        ctx = RunContext(ledger=ledger, deadline=deadline, session=self.keeping.id)
+        ctx.sink = self.keeping.sink(sink, tell_in(ctx))
+        return ctx
 
-    async def turn(self, task: str, ctx: RunContext, *, images: tuple[ImageBlock, ...] = ()) -> RunResult:
-        await check_server(self.llm)
+    def keep(self, keeping: Keeping) -> None:
+        """Work in this session from now on, with what it holds."""
+        self.keeping = keeping
         if self._agent is not None:
-            return await self._agent.run(task, ctx, images=images)
-        flow = build_flow(self.app, agents=self.flow_agents or (), parallel=self.parallel)
-        return await flow.run(task, ctx, images=images)
+            keeping.attach(self._agent)
+
+    async def turn(self, task: str | None, ctx: RunContext, *, images: tuple[ImageBlock, ...] = ()) -> RunResult:
+        """One run; without a task it goes on with what the session left unfinished."""
+        await check_server(self.llm)
+        try:
+            if self._agent is not None:
+                return await self._agent_turn(self._agent, task, ctx, images)
+            plan = self.keeping.plan if task is None else None
+            flow = build_flow(
+                self.app, agents=self.flow_agents or (), parallel=self.parallel, keeper=self.keeping, plan=plan
+            )
+            return await flow.run(self.keeping.task if task is None else task, ctx, images=images)
+        finally:
+            # The end of the run; when it cannot be written, the run has said so.
+            with suppress(SessionError):
+                await self.keeping.settled()
+
+    async def _agent_turn(
+        self, agent: ToolCallAgent, task: str | None, ctx: RunContext, images: tuple[ImageBlock, ...]
+    ) -> RunResult:
+        if task is None or (self.keeping.answer(agent, task) and not images):
+            return await agent.go_on(ctx)
+        return await agent.run(task, ctx, images=images)
 
     async def use(self, name: str) -> None:
         """Go on with another model configuration; what was said so far is kept. Raises `ConfigError`."""
@@ -146,9 +172,9 @@ class Work:
             self.app.pool.get(name, config.llm[name])
         self.app.config, self.app.llm_override = config, name
         if self._agent is not None:
-            memory = self._agent.memory
-            self._agent = build_agent(self.app, self.agent_name)
-            self._agent.memory = memory
+            before, self._agent = self._agent, build_agent(self.app, self.agent_name)
+            self._agent.memory = before.memory
+            self._agent.toolbox.doubt_like(before.toolbox)
         self.why = f"/model {name}"
 
     async def close(self) -> None:
@@ -156,6 +182,7 @@ class Work:
             if self._agent is not None:
                 await self._agent.close()
         finally:
+            self.keeping.close()
             await self.app.close()
 
 

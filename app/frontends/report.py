@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.schema.errors import DragomanError, error_chain
 from app.schema.run import RunError, RunResult
 
-CONFIGURATION_CODES = frozenset({"USAGE", "CONFIG", "MISSING_CREDENTIAL", "INVALID_CREDENTIAL"})
+CONFIGURATION_CODES = frozenset({"USAGE", "CONFIG", "MISSING_CREDENTIAL", "INVALID_CREDENTIAL", "SESSION_UNKNOWN"})
 """Errors that a change of the command line or the configuration mends; they exit with 2 wherever they come up."""
 
 

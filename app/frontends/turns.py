@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from app.frontends.front import Front
 from app.frontends.intake import read_image, task_of
 from app.frontends.interrupts import Interrupts
+from app.frontends.keeping import Keeping, open_keeping
 from app.frontends.launch import Work, build_work, configuration
 from app.frontends.person import PersonAtTerminal
 from app.frontends.report import exit_code_of
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 def start(front: Front, options: argparse.Namespace, *, flow: bool) -> int:
     """Run the task, or a conversation when there is none and a person is there; returns the exit code."""
-    if options.resume is not None:
-        raise UsageError("this version stores no sessions, so there is none to resume", hint="run without --resume")
-    task = task_of(options)
+    # What is gone on with needs no new words; standard input is read when `-` asks for it.
+    resumes_silently = options.resume is not None and options.task is None and options.prompt is None
+    task = None if resumes_silently else task_of(options)
     images = tuple(read_image(path) for path in options.image)
     if not front.debug:
         # With nobody to listen, Python prints a library's log lines to standard error (asyncio's child watcher has
@@ -60,8 +61,14 @@ async def _start(
             hooks = EmbeddedHooks(consent=consent, progress=stage.progress)
             stage.work = build_work(options, config, flow=flow, person=person, embedded=hooks)
             try:
+                stage.work.keep(_keeping(front, options, stage.work, flow=flow))
                 if task is not None:
                     return exit_code_of(await stage.play(task, images))
+                at_terminal = view is not None and sys.stdin is not None and sys.stdin.isatty()
+                if options.resume is not None:
+                    result = await _go_on(stage, images, at_terminal=at_terminal)
+                    if result is not None and not at_terminal:
+                        return exit_code_of(result)
                 from app.frontends.conversation import converse
 
                 return await converse(stage)
@@ -69,6 +76,34 @@ async def _start(
                 await stage.work.close()
     finally:
         front.signal_code = interrupts.exit_code
+
+
+def _keeping(front: Front, options: argparse.Namespace, work: Work, *, flow: bool) -> Keeping:
+    return open_keeping(
+        work.app.config.sessions,
+        front.redactor,
+        resume=options.resume,
+        kind="flow" if flow else "agent",
+        agent=options.agent,
+        workspace=str(work.app.workspace),
+    )
+
+
+async def _go_on(stage: Stage, images: tuple[ImageBlock, ...], *, at_terminal: bool) -> RunResult | None:
+    """Go on with what a stored session left unfinished; None when the next word is a person's."""
+    keeping = stage.work.keeping
+    if keeping.question:
+        if not at_terminal:
+            hint = "give the answer as the prompt"
+            raise UsageError(f"the session waits for an answer: {keeping.question}", hint=hint)
+        assert stage.view is not None
+        stage.view.question(keeping.question, [])
+        return None
+    if keeping.unfinished:
+        return await stage.play(None, images)
+    if not at_terminal:
+        raise UsageError(f"the session {keeping.id} has nothing unfinished", hint="say what to do next, as the prompt")
+    return None
 
 
 def _person(view: TerminalView | None) -> PersonAtTerminal | None:
@@ -91,8 +126,8 @@ class Stage:
         self._finished: RunFinished | None = None
         self._phase = ""
 
-    async def play(self, task: str, images: tuple[ImageBlock, ...] = ()) -> RunResult:
-        """One run, shown as it goes and told at its end. Raises for what is no end of a run."""
+    async def play(self, task: str | None, images: tuple[ImageBlock, ...] = ()) -> RunResult:
+        """One run, shown as it goes and told at its end; without a task it goes on. Raises for what ends no run."""
         began = time.monotonic()
         self._ctx = ctx = self.work.context(self._event)
         self._finished = None

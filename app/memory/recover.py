@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from app.memory.memory import Memory
-from app.memory.packing import unpack_message
+from app.memory.packing import parse, unpack_message
 from app.memory.session_store import EventRow
 from app.schema.message import (
     JSON,
@@ -49,20 +49,21 @@ class Restored:
         if self.question is None:
             return ""
         try:
-            from app.memory.packing import parse
-
             return str(cast("dict[str, Any]", parse(self.question.arguments))["question"])
         except (ValueError, KeyError, TypeError):
             return self.question.arguments
 
 
-def restore(memory: Memory, events: Iterable[EventRow], thread: str = "") -> Restored:
-    """Fill an empty memory from the rows of one thread. Repairing twice from the same rows gives the same."""
+def restore(memory: Memory, events: Iterable[EventRow], thread: str = "", *, keep_question: bool = True) -> Restored:
+    """Fill an empty memory from the rows of one thread. Repairing twice from the same rows gives the same.
+
+    Without `keep_question` a question that waits is closed like any other call.
+    """
     back = _Restoring(memory)
     for event in events:
         if event.thread == thread:
             back.take(event)
-    return back.result()
+    return back.result(keep_question=keep_question)
 
 
 class _Restoring:
@@ -130,14 +131,16 @@ class _Restoring:
         if call is not None and not by_tool and self._effects.get(call_id) == "once":
             self._doubts[_same(call)] = call
 
-    def result(self) -> Restored:
+    def result(self, *, keep_question: bool) -> Restored:
         out = Restored(damaged=self.damaged)
         closers: list[Message] = []
         for call in self.memory.open_calls:
             effect = self._effects.get(call.id)
-            if call.name == ASKING and out.question is None:
-                out.question = call
-                continue
+            if call.name == ASKING:
+                if keep_question and out.question is None:
+                    out.question = call
+                    continue
+                effect = None  # a question has no effect
             if effect == "once":
                 self._doubts[_same(call)] = call
             closers.append(closing(call, effect, self._time))

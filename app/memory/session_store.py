@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -297,13 +297,8 @@ class SessionStore:
         with self._guard, self._words():
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
-            try:
+            with self._db:
                 yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def _reading(self) -> Generator[None]:
@@ -324,43 +319,34 @@ class SessionStore:
             ) from error
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        try:
+        with ExitStack() as undo:
+            db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            undo.callback(db.close)
             # A damaged row must not hide the sound ones around it.
             db.text_factory = _decoded
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA secure_delete = ON")
-            self._db = db
-            self._migrate()
-        except BaseException:
-            db.close()
-            raise
+            self._migrate(db)
+            undo.pop_all()
         return db
 
-    def _migrate(self) -> None:
-        if self._version() == len(MIGRATIONS):
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        if _version(db) == len(MIGRATIONS):
             return
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            version = self._version()  # another process may have been faster
+        db.execute("BEGIN IMMEDIATE")
+        with db:
+            version = _version(db)  # another process may have been faster
             _refuse_newer(version, self.path)
             for script in MIGRATIONS[version:]:
                 for statement in script.split(";"):
-                    self._db.execute(statement)
+                    db.execute(statement)
             if 0 < version < len(MIGRATIONS):
+                self._db = db
                 self._index_anew()
-            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-            self._db.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         # The version then stands in the file itself, where it can be read without opening the database.
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def _version(self) -> int:
-        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _prepare_file(self) -> None:
         """Look at the file before SQLite does: what is not ours stays untouched, what is no database is set aside."""
@@ -408,6 +394,10 @@ FAULTS: dict[int, tuple[str, str, str]] = {
     sqlite3.SQLITE_NOTADB: ("it is no database", "move it away", "SESSION_DAMAGED"),
 }
 """SQLite's primary result codes: words, what to do next, our code."""
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _primary(error: sqlite3.Error) -> int:

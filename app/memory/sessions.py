@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,13 +112,16 @@ class Sessions:
             return row.state or INTERRUPTED
         return RUNNING if self.lock(row.id).held_elsewhere else INTERRUPTED
 
-    def read(self, row: SessionRow) -> tuple[Memory, Restored]:
-        """What a session holds, without taking or changing it."""
-        memory = Memory()
+    def read(self, row: SessionRow) -> tuple[dict[str, tuple[Memory, Restored]], list[int]]:
+        """What a session holds, without taking or changing it: each memory by its thread, and damaged rows."""
         events, damaged = self.store.events(row.number)
-        restored = restore(memory, events)
-        restored.damaged += damaged
-        return memory, restored
+        threads = dict.fromkeys(event.thread for event in events if event.kind == "message")
+        held: dict[str, tuple[Memory, Restored]] = {}
+        for thread in threads:
+            memory = Memory()
+            held[thread] = (memory, restore(memory, events, thread))
+            damaged += held[thread][1].damaged
+        return held, damaged
 
     def fork(self, reference: str, *, at: int | None = None, workspace: str | None = None) -> SessionRow:
         """A session that shares the history of another, up to event `at` (default: all), and goes its own way.
@@ -207,19 +210,23 @@ class Session:
             self.row = SessionRow(0, row, time.time(), 0.0, 0, kind, agent, workspace, "", "", None, None)
             self._put("created", {"id": row})
             return
-        try:
-            # As it is now that it is ours.
-            self.row = sessions.find(row.id)
+        with ExitStack() as undo:
+            undo.callback(self._lock.release)
+            self.row = sessions.find(row.id)  # as it is now that it is ours
             self._number = row.number
             self._events, self.damaged = sessions.store.events(row.number)
-        except BaseException:
-            self._lock.release()
-            raise
+            undo.pop_all()
 
     @property
     def unfinished(self) -> bool:
         """Whether the last run of a stored session left something to go on with."""
         return bool(self._events) and self.row.state not in DONE
+
+    @property
+    def task(self) -> str:
+        """The task of the last run, whole."""
+        tasks = (event.data.get("task") for event in reversed(self._events) if event.kind == "run_started")
+        return next((task for task in tasks if isinstance(task, str)), "")
 
     @property
     def plan(self) -> Plan | None:
@@ -234,12 +241,12 @@ class Session:
         """The journal of one memory: the agent's own, or a step's of a flow by its name."""
         return _Thread(self, thread)
 
-    def attach(self, memory: Memory, thread: str = "") -> Restored:
+    def attach(self, memory: Memory, thread: str = "", *, keep_question: bool = False) -> Restored:
         """Give an empty memory what the session holds, close what was cut off, and keep whatever is added from now on.
 
-        A question that waits for its answer stays open; answer it, or let the next run close it.
+        With `keep_question` a question that waits for its answer stays open; answer it before the next run.
         """
-        restored = restore(memory, self._events, thread)
+        restored = restore(memory, self._events, thread, keep_question=keep_question)
         self.damaged += restored.damaged
         memory.journal = self.journal(thread)
         memory.add_all(restored.closers)

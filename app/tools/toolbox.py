@@ -131,6 +131,10 @@ class Toolbox:
         """These calls may have had their effect already: the same is made again only with a person's word."""
         self._doubts.update(call_signature(call) for call in calls)
 
+    def doubt_like(self, other: Toolbox) -> None:
+        """Doubt what another toolbox doubts; for an agent that takes over from another."""
+        self._doubts |= other._doubts
+
     def only(self, names: Iterable[str]) -> Toolbox:
         """A smaller toolbox with these tools, in this toolbox's order; unknown names are ignored."""
         kept = set(names)

@@ -25,14 +25,6 @@ def test_tools_lists_the_tools_of_the_general_agent(here) -> None:
     )
 
 
-def test_sessions_are_none(here) -> None:
-    for words in (["sessions"], ["sessions", "list"]):
-        outcome = here(*words)
-        assert (outcome.code, outcome.out, outcome.err) == (0, "", "This version stores no sessions.\n")
-    outcome = here("sessions", "list", "--json")
-    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
-
-
 def test_models_lists_what_each_account_offers_or_one_line_why_not(here, program: Program) -> None:
     with fault_server_thread(models=("small", "large")) as server, fault_server_thread() as refusing:
         refusing.routes["/v1/models"] = status(401, message=f"bad key {KEY}")

@@ -64,7 +64,7 @@ def test_bad_usage(here, arguments: list[str], sentence: str) -> None:
     [
         (["--llm", "test", "  \n"], "the prompt is empty", "say what to do"),
         (["--llm", "test", "--prompt", ""], "the prompt is empty", "say what to do"),
-        (["--llm", "test", "--resume", "last", "x"], "stores no sessions", "run without --resume"),
+        (["--llm", "test", "--resume", "last", "x"], "there is no session yet", "run without --resume"),
         (["--llm", "nope", "x"], "there is no [llm.nope]", "test, embedded, ollama"),
         (["--llm", "test", "--agent", "bond", "x"], "there is no agent 'bond'", "known agents: manus"),
         (["--llm", "test", "--sandbox", "docker", "x"], "the sandbox 'docker' is not part of this version", "none"),
