@@ -3,7 +3,8 @@
 What to answer stands in the path, so the server keeps no state: `/n20-d50-k8-h0-x0/v1/chat/completions` means 20
 replies with tool calls before the final text, 50 ms before each reply, 8 calls in a reply, no further delay of the
 final text, and no paced text. The final text is the arrival time of the request (`time.monotonic_ns`); with `x200` it
-is 200 pieces, one each 2 ms, each the time of its own writing. Prints its port and serves until its stdin closes.
+is 200 pieces, one each 2 ms, each the time of its own writing. `/u500/v1/chat/completions` answers with 500 pieces of
+text at once. Prints its port and serves until its stdin closes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 PATH = re.compile(rb"/n(\d+)-d(\d+)-k(\d+)-h(\d+)-x(\d+)/v1/chat/completions")
+LONG = re.compile(rb"/u(\d+)/v1/chat/completions")
 MODEL = "gpt-4o-mini"
 PACE_S = 0.002
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020}
@@ -69,6 +71,11 @@ def _calls(number: int, calls: int, stream: bool) -> bytes:
     return _streamed(deltas, "tool_calls")
 
 
+@lru_cache(maxsize=16)
+def _text(pieces: int) -> bytes:
+    return _streamed([{"content": f" word{number % 10}"} for number in range(pieces)], "stop")
+
+
 class Provider(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -88,6 +95,9 @@ class Provider(asyncio.Protocol):
 
     def _answer(self, head: bytes, body: bytes) -> None:
         loop = asyncio.get_running_loop()
+        if long := LONG.search(head):
+            self._transport.write(_text(int(long[1])))
+            return
         wanted = PATH.search(head)
         if wanted is None:
             self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
