@@ -45,7 +45,7 @@ def is_private_host(host: str) -> bool:
 
 
 def normalise_base_url(text: str) -> str:
-    """The address in one form: with a scheme, without `/chat/completions`, fragment and trailing slash; query kept.
+    """The address in one form: with a scheme, without a call's own path, fragment and trailing slash; query kept.
 
     A bare `host:port` gets `http://` on the user's own network and `https://` elsewhere. Empty stays empty. Raises
     `ConfigError` for what cannot be an address; its text never repeats the value, which may hold a password.
@@ -70,7 +70,7 @@ def normalise_base_url(text: str) -> str:
     if parts.scheme not in ("", "http", "https"):
         raise ConfigError("is no address: only http:// and https:// are spoken")
     scheme = parts.scheme or ("http" if is_private_host(host) else "https")
-    path = parts.path.rstrip("/").removesuffix("/chat/completions").rstrip("/")
+    path = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/responses").rstrip("/")
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
 
 

@@ -136,8 +136,11 @@ OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("stream_options", _any(r"stream_options")),
     ("parallel_tool_calls", _any(r"parallel_tool_calls")),
     ("tool_choice", _any(r"tool_choice")),
+    ("reasoning_summary", _any(r"reasoning[._]summar|reasoning summar")),
     ("reasoning_effort", _any(r"reasoning_effort|reasoning\.effort")),
-    ("response_format", _any(r"response_format|json_schema")),
+    ("response_format", _any(r"response_format|json_schema|text\.format")),
+    ("include", _any(r"encrypted content is not supported|(?:parameter|argument|value).{0,12}\binclude\b")),
+    ("replay", _any(r"invalid_encrypted_content|encrypted content .{0,80}could not be")),
     (
         "system",
         _any(

@@ -124,6 +124,12 @@ class LLMPool:
                 hooks=self._embedded,
             )
             return adapter, adapter.facts
+        if vendor is not None and vendor.name == "litellm" and not settings.base_url:
+            from app.llm.adapters.litellm import LiteLLMAdapter, is_installed
+
+            if is_installed():
+                account = replace(_account(settings, vendor, dialect), base_url="")
+                return LiteLLMAdapter(account, route=settings.name, facts=facts), facts
         speaks = _http_dialect(dialect, settings.api_type)
         account = _account(settings, vendor or _unknown_cloud(settings.base_url), dialect)
         facts = speaks.limits(facts)
@@ -137,6 +143,10 @@ def _http_dialect(dialect: Dialect, api_type: str) -> type[HTTPAdapter]:
             from app.llm.adapters.openai_chat import OpenAIChatAdapter
 
             return OpenAIChatAdapter
+        case "responses":
+            from app.llm.adapters.responses import ResponsesAdapter
+
+            return ResponsesAdapter
         case "polling":
             from app.llm.adapters.polling import PollingAdapter
 
@@ -170,7 +180,7 @@ def _account(settings: LLMSettings, vendor: Vendor, dialect: Dialect) -> Account
     return Account(
         vendor=vendor.name,
         label=vendor.label,
-        base_url=_root(base_url, dialect, vendor),
+        base_url=_root(base_url, dialect, vendor, settings.api_version),
         api_key=settings.api_key.get_secret_value(),
         local=vendor.local,
         headers=settings.headers,
@@ -181,9 +191,15 @@ def _account(settings: LLMSettings, vendor: Vendor, dialect: Dialect) -> Account
     )
 
 
-def _root(base_url: str, dialect: Dialect, vendor: Vendor) -> str:
-    """The address before a dialect's own path: Ollama speaks chat completions under `/v1` and its own beside that."""
+def _root(base_url: str, dialect: Dialect, vendor: Vendor, api_version: str) -> str:
+    """The address before a dialect's own path: Ollama speaks chat completions under `/v1` and its own beside that,
+    Azure names no deployment in the address of its Responses API, which needs no version under `/openai/v1`.
+    """
     root = base_url.rstrip("/")
+    if dialect == "responses" and vendor.name == "azure":
+        root = root.partition("/deployments/")[0].removesuffix("/openai")
+        dated = api_version[:1].isdigit() or root.endswith("/openai/v1")
+        return root if dated else f"{root}/openai/v1"
     if vendor.local:
         root = host_address(root)
     if dialect == "ollama":

@@ -39,6 +39,9 @@ ODDITIES: dict[str, str] = {
     "content_parts": "content is a list of text parts",
     "message": "one chunk with a whole message instead of deltas",
     "full_json": "a streamed request gets one JSON document",
+    "no_deltas": "blocks come whole, without pieces (Responses)",
+    "changing_ids": "every event gives its item another id (Responses)",
+    "unknown_events": "an event of an unknown type before each other one (Responses)",
     "second_choice": "every content chunk has a second choice with other text",
 }
 """Ways in which real servers deviate inside a reply; pass their names as `odd=`."""

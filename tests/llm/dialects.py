@@ -14,12 +14,14 @@ from app.llm.adapters.base import LLMAdapter
 from app.llm.adapters.http import Account
 from app.llm.adapters.openai_chat import OpenAIChatAdapter
 from app.llm.adapters.polling import PollingAdapter
+from app.llm.adapters.responses import ResponsesAdapter
 from app.llm.models import DEFAULTS
 from app.llm.transport import Timeouts, Transport
 from tests.fault_server import FaultServer
 from tests.fault_server.openai_chat import OpenAIChat
 from tests.fault_server.polling import Polling
 from tests.fault_server.render import Dialect
+from tests.fault_server.responses import Responses
 
 MakeDialectAdapter = Callable[[FaultServer, Transport, Timeouts], LLMAdapter]
 
@@ -48,6 +50,10 @@ def _chat(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMA
     return OpenAIChatAdapter(account(server, timeouts), transport, route="main", facts=DEFAULTS)
 
 
+def _responses(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
+    return ResponsesAdapter(account(server, timeouts), transport, route="main", facts=DEFAULTS)
+
+
 def _polling(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
     return PollingAdapter(account(server, timeouts, root=True), transport, route="main", facts=DEFAULTS)
 
@@ -68,5 +74,6 @@ _POLLING_LACKS = (
 
 DIALECTS: tuple[DialectRow, ...] = (
     DialectRow("chat", "openai", _chat, OpenAIChat),
+    DialectRow("responses", "openai_responses", _responses, Responses),
     DialectRow("polling", "server", _polling, Polling, _POLLING_LACKS, own_framing=False),
 )

@@ -89,7 +89,7 @@ class ChatEncoder:
             if encoded.after:
                 waiting.append(encoded.after)
         yield from waiting
-        if words := _in_words(request, learned):
+        if words := in_words(request, learned):
             yield dumps({"role": "user", "content": words})
 
     def _tail(
@@ -181,7 +181,7 @@ def _user(content: Iterable[Block]) -> dict[str, Any]:
     return {"role": "user", "content": _user_content(content)}
 
 
-def _in_words(request: ModelRequest, learned: Learned) -> str:
+def in_words(request: ModelRequest, learned: Learned) -> str:
     """What the server refused as an option, asked of the model itself at the tail of the request."""
     words: list[str] = []
     if request.tools and request.tool_choice == "required" and "tool_choice" in learned.dropped:
