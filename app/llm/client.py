@@ -12,7 +12,8 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from app.config.settings import LLMSettings
-from app.llm import history, textcalls
+from app.llm import history, text_formats, textcalls
+from app.llm.budget import Budget
 from app.llm.failures import HINTS, is_silent_overflow
 from app.llm.models import ModelFacts, price_usd
 from app.llm.retry import Sleep, call_with_retry
@@ -33,11 +34,8 @@ from app.schema.message import (
 )
 from app.schema.request import CallConfig, ModelReply, ModelRequest, Purpose, ToolChoice, ToolSpec
 from app.schema.run import RunContext
-from app.schema.stream import BlockAssembler, Chunk, ReasoningDelta, TextDelta
-from app.schema.usage import Usage
-
-ASSUMED_OUTPUT_TOKENS = 4096
-"""The output cap of a budgeted request when neither config nor model names one."""
+from app.schema.stream import BlockAssembler, Chunk, Finish, ReasoningDelta, TextDelta
+from app.schema.usage import Hold, Usage
 
 Read = Callable[[ModelReply], ModelReply]
 """What is made of a finished reply before it is shown, for example calls of its text."""
@@ -205,12 +203,11 @@ class LLM(metaclass=_ByName):
             tool_choice="auto",
             response_schema=textcalls.schema_for(tools, allow_text=allow_text) if takes_schema else None,
         )
-        names = [tool.name for tool in tools]
 
         def read(reply: ModelReply) -> ModelReply:
             if not takes_schema:
-                return _read_calls(reply, tools)
-            outcome = textcalls.read_schema_reply(reply.text, names)
+                return _read_calls(reply, tools, asked_in_text=True)
+            outcome = textcalls.read_schema_reply(reply.text, tools)
             if isinstance(outcome, str):
                 outcome = (TextBlock(outcome),) if outcome else ()
             return _with_content(reply, (*_thinking(reply), *outcome))
@@ -247,13 +244,12 @@ class LLM(metaclass=_ByName):
         async def attempt() -> ModelReply:
             nonlocal attempts, request
             while True:
-                budgeted = self._within_budget(request, ctx)
+                sent, hold = await self.budget.hold(request, ctx)
                 attempts += 1
-                ctx.ledger.requests += 1
                 try:
-                    return read(await self._attempt(budgeted, ctx, attempts))
+                    return read(await self._attempt(sent, ctx, attempts, hold))
                 except LLMError as error:
-                    if (learned := self._service.adapter(self.name).correct(error, budgeted)) is not None:
+                    if (learned := self._service.adapter(self.name).correct(error, sent)) is not None:
                         ctx.notice("OPTION_DROPPED", learned, once=True)
                     elif images_needed or (shown := self._without_images(error, request, ctx)) is None:
                         raise
@@ -265,25 +261,47 @@ class LLM(metaclass=_ByName):
 
         policy = self._service.provider_retry_policy(self.name)
         reply = await call_with_retry(attempt, policy, on_retry=on_retry, sleep=self._sleep)
-        usage = reply.usage if reply.usage.total else self._estimate(request, reply)
-        reply = replace(reply, usage=usage, attempts=attempts, seconds=time.monotonic() - started)
-        self.usage += usage
-        ctx.ledger.book(self.name, usage, self.price)
-        ctx.emit(ModelReplied(reply.text, reply.message.tool_calls, reply.finish.reason, usage))
+        reply = replace(reply, attempts=attempts, seconds=time.monotonic() - started)
+        ctx.emit(ModelReplied(reply.text, reply.message.tool_calls, reply.finish.reason, reply.usage))
         return reply
 
-    async def _attempt(self, request: ModelRequest, ctx: RunContext, number: int) -> ModelReply:
-        """One attempt. Deltas are shown as they come; only a proper finish makes a reply."""
+    async def _attempt(self, request: ModelRequest, ctx: RunContext, number: int, hold: Hold) -> ModelReply:
+        """One attempt. Deltas are shown as they come; only a proper finish makes a reply.
+
+        What the provider says that it took is booked however it ends.
+        """
+        assembler = BlockAssembler()
+        try:
+            try:
+                finish, error = await self._read_stream(request, ctx, number, assembler)
+            finally:
+                if assembler.usage is not None and assembler.usage.total:
+                    self._book(hold, request, assembler.usage)
+            message = self._finished_message(request, assembler, finish, error)
+            if hold.open:
+                self._book(hold, request, self._estimate(request, message))
+            return ModelReply(message, hold.usage, finish)
+        finally:
+            hold.release()
+
+    async def _read_stream(
+        self, request: ModelRequest, ctx: RunContext, number: int, assembler: BlockAssembler
+    ) -> tuple[Finish, Exception | None]:
         call = await self._service.prepare_call(request.config)
         stream = call.stream(replace(request, config=call.config))
-        assembler = BlockAssembler()
         async with aclosing(stream.terminal()) as chunks:
             async for chunk in chunks:
                 assembler.add(chunk)
                 _show(chunk, ctx, number)
-        finish, usage = assembler.finish, assembler.usage or Usage()
+        return assembler.finish, stream.error
+
+    def _finished_message(
+        self, request: ModelRequest, assembler: BlockAssembler, finish: Finish, cause: Exception | None
+    ) -> Message:
+        """The message of a reply that ended as it should; raises for one that did not."""
         if finish.failure is not None:
-            raise _as_error(finish.failure, stream.error)
+            raise _as_error(finish.failure, cause)
+        usage = assembler.usage or Usage()
         # The table's window may be out of date: for a reply that is there, only the user's word counts.
         window = self.facts.context_window if finish.reason == "max-tokens" else self.settings.context_window
         if window and is_silent_overflow(finish.reason, usage, window):
@@ -296,7 +314,14 @@ class LLM(metaclass=_ByName):
         message = _split_thinking(message)
         if finish.reason != "max-tokens" and not _says_something(message):
             raise LLMError(f"{request.config.model} sent an empty reply", "EMPTY_RESPONSE")
-        return ModelReply(message, usage, finish)
+        return message
+
+    def _book(self, hold: Hold, request: ModelRequest, usage: Usage) -> None:
+        """What one attempt took, at its own price; real counts also teach the estimate."""
+        hold.settle(usage, self.price(usage))
+        self.usage += usage
+        if not usage.estimated and self.counter.used:
+            self.counter.learn(request.messages, usage.total_input, system=request.system, tools=request.tools)
 
     def _without_images(self, error: LLMError, request: ModelRequest, ctx: RunContext) -> ModelRequest | None:
         """The request with notes instead of images, when the server says what nobody knew: the model is blind."""
@@ -335,46 +360,23 @@ class LLM(metaclass=_ByName):
             ctx.notice("HISTORY_REPAIRED", "the history had unanswered or orphaned calls; it was repaired", once=True)
         return replace(request, messages=prepared)
 
-    def _within_budget(self, request: ModelRequest, ctx: RunContext) -> ModelRequest:
-        """The request with its output capped to what the budgets leave; raises when not even one token fits.
+    @property
+    def budget(self) -> Budget:
+        """What calls of this configuration may cost before they are made."""
+        return Budget(
+            self.name,
+            self.settings.model,
+            self.counter,
+            self.price,
+            self.facts.max_output_tokens,
+            self.facts.context_window,
+            self.settings.max_input_tokens,
+        )
 
-        Where the model's own cap is smaller than what is left, the request stays as it is.
-        """
-        ledger, max_input = ctx.ledger, self.settings.max_input_tokens
-        if ledger.max_tokens is None and ledger.max_cost is None and max_input is None:
-            return request
-        needed = self.counter.request(request.messages, system=request.system, tools=request.tools)
-        own_cap = request.config.max_tokens or self.facts.max_output_tokens
-        left = self._output_left(needed, ctx)
-        output = max(1, min([own_cap or ASSUMED_OUTPUT_TOKENS, *left]))
-        worst = self.price(Usage(input_tokens=needed, output_tokens=output)) if ledger.max_cost is not None else None
-        ledger.check(self.name, input_tokens=needed, output_tokens=output, max_input_tokens=max_input, cost_usd=worst)
-        if not left or output == own_cap:
-            return request
-        if self.facts.context_window:
-            # Servers refuse a cap beyond the window; our count of the input is an estimate.
-            output = max(1, min(output, self.facts.context_window - needed - needed // 16))
-        return replace(request, config=replace(request.config, max_tokens=output))
-
-    def _output_left(self, needed: int, ctx: RunContext) -> list[int]:
-        """How many output tokens each limit of the run still pays for, after an input of `needed` tokens."""
-        ledger, left = ctx.ledger, list[int]()
-        if ledger.max_tokens is not None:
-            left.append(ledger.max_tokens - ledger.usage.total - needed)
-        if ledger.max_cost is not None:
-            input_cost = self.price(Usage(input_tokens=needed))
-            output_cost = self.price(Usage(output_tokens=1_000_000))
-            if input_cost is None or output_cost is None:
-                text = f"{self.settings.model} has no known price; --max-cost cannot bind"
-                ctx.notice("UNPRICED", text, once=True)
-            elif output_cost > 0:
-                left.append(int((ledger.max_cost - ledger.known_cost_usd - input_cost) / output_cost * 1_000_000))
-        return left
-
-    def _estimate(self, request: ModelRequest, reply: ModelReply) -> Usage:
+    def _estimate(self, request: ModelRequest, message: Message) -> Usage:
         """Counted by us because the server reported nothing; marked as such."""
         sent = self.counter.request(request.messages, system=request.system, tools=request.tools)
-        return Usage(input_tokens=sent, output_tokens=self.counter.message(reply.message), estimated=True)
+        return Usage(input_tokens=sent, output_tokens=self.counter.message(message), estimated=True)
 
     def price(self, usage: Usage) -> float | None:
         """USD for a usage of this model; 0 on this machine, None when no price is known."""
@@ -453,11 +455,11 @@ def _with_content(reply: ModelReply, content: Iterable[Block]) -> ModelReply:
     return replace(reply, message=reply.message.replace(content=content))
 
 
-def _read_calls(reply: ModelReply, tools: Iterable[ToolSpec]) -> ModelReply:
+def _read_calls(reply: ModelReply, tools: Iterable[ToolSpec], *, asked_in_text: bool = False) -> ModelReply:
     """The reply with its text read as calls, when it is nothing but calls; else the reply itself."""
     if reply.message.tool_calls or not reply.text or reply.finish.reason == "max-tokens":
         return reply
-    calls = textcalls.calls_in_text(reply.text, [tool.name for tool in tools])
+    calls = text_formats.calls_in_text(reply.text, tools, asked_in_text=asked_in_text)
     return _with_content(reply, (*_thinking(reply), *calls)) if calls else reply
 
 

@@ -1,6 +1,7 @@
-"""Counting tokens offline: tiktoken with shipped rank files, message and image overheads, each message counted once.
+"""Counting tokens offline: tiktoken with shipped rank files, message and tool overheads, each message counted once.
 
-Exact for OpenAI's encodings; for other models it is the usual approximation, and provider usage wins when it comes.
+Exact for OpenAI's encodings; for other models it is the usual approximation, which the usage of real replies corrects.
+What a picture costs stands in `image_tokens.py`.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import math
+import json
 from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from app.llm.image_tokens import ImageRule, rule_for
 from app.schema.errors import InvariantError
 from app.schema.message import (
     Block,
@@ -30,8 +32,21 @@ if TYPE_CHECKING:
     from tiktoken import Encoding
 
 MESSAGE_TOKENS = 4
-"""Per message, and `REQUEST_TOKENS` once a request: OpenAI's cookbook figures for chat formats."""
 REQUEST_TOKENS = 2
+TOOL_TOKENS = 7
+TOOLS_TOKENS = 12
+"""Per message, once a request, per tool, and once where there are tools: OpenAI's cookbook figures for chat formats."""
+
+MEMORY = 8
+"""About so many calls count in the ratio of real to estimated tokens; an older one fades."""
+PRIOR_TOKENS = 200.0
+"""So many tokens are taken as counted right before the first reply, so that a tiny one proves little."""
+LOWEST_RATIO, HIGHEST_RATIO = 0.5, 3.0
+"""No tokenizer that we know is further from ours than this; a wilder report is a fault of the server."""
+REMEMBERED = 64
+"""Conversations whose running count a counter remembers."""
+TAIL = 2
+"""A request's last messages may be hints for this request alone, so its running count ends before them."""
 
 _PATTERNS = {
     "o200k_base": "|".join(
@@ -87,30 +102,31 @@ def encoding_for(model: str) -> str:
     return "cl100k_base" if short == "gpt-4" or short.startswith(_CL100K_MODELS) else "o200k_base"
 
 
-def image_tokens(width: int, height: int, detail: str = "auto") -> int:
-    """OpenAI's tile formula: low detail costs 85; else fit into 2048 x 2048, scale the short side down to 768,
-    then 170 for each 512-pixel tile plus 85. An unknown size counts as 1024 x 1024 (765).
-    """
-    if detail == "low":
-        return 85
-    if width <= 0 or height <= 0:
-        width = height = 1024
-    fit = min(1.0, 2048 / max(width, height))
-    wide, high = width * fit, height * fit
-    scale = min(1.0, 768 / min(wide, high))
-    tiles = math.ceil(wide * scale / 512) * math.ceil(high * scale / 512)
-    return tiles * 170 + 85
-
-
 class TokenCounter:
-    """Counts for one model. A message or tool schema is counted once and its count kept beside it."""
+    """Counts for one model. A message or tool schema is counted once and its count kept beside it.
+
+    `message`, `tool` and `text` are plain counts; `request` is an estimate of what the provider will count: the plain
+    count times `ratio`, which `learn` takes from real usage. `used` tells whether anything was counted so far: the
+    first count loads the encoding, which a run without limits can do without.
+    """
 
     def __init__(self, model: str) -> None:
         self.encoding_name = encoding_for(model)
-        self._key = f"tokens:{self.encoding_name}"
+        self.image_rule: ImageRule = rule_for(model)
+        self.used = False
+        self._key = f"tokens:{self.encoding_name}:{self.image_rule.name}"
+        self._texts: dict[str, int] = {}
+        self._heads: dict[str, tuple[tuple[Message, ...], int]] = {}
+        self._real = self._estimated = PRIOR_TOKENS
+
+    @property
+    def ratio(self) -> float:
+        """The provider's counts of input tokens over ours."""
+        return min(HIGHEST_RATIO, max(LOWEST_RATIO, self._real / self._estimated))
 
     def text(self, text: str) -> int:
         """Tokens of a text; marker texts such as `<|endoftext|>` are plain text."""
+        self.used = True
         return len(encoding(self.encoding_name).encode_ordinary(text)) if text else 0
 
     def message(self, message: Message) -> int:
@@ -123,23 +139,61 @@ class TokenCounter:
     def tool(self, spec: ToolSpec) -> int:
         known = spec.wire.get(self._key)
         if known is None:
-            known = (
-                MESSAGE_TOKENS + self.text(spec.name) + self.text(spec.description) + self.text(str(spec.parameters))
-            )
+            schema = json.dumps(spec.parameters, ensure_ascii=False, separators=(",", ":"))
+            known = TOOL_TOKENS + self.text(spec.name) + self.text(spec.description) + self.text(schema)
             spec.wire[self._key] = known
         return known
 
     def request(self, messages: tuple[Message, ...], *, system: str = "", tools: tuple[ToolSpec, ...] = ()) -> int:
         """An estimate of the input tokens of a request; the cost is that of what is new in it."""
-        head = REQUEST_TOKENS + (self.text(system) + MESSAGE_TOKENS if system else 0)
-        return head + sum(map(self.message, messages)) + sum(map(self.tool, tools))
+        return round(self.plain(messages, system=system, tools=tools) * self.ratio)
+
+    def plain(self, messages: tuple[Message, ...], *, system: str = "", tools: tuple[ToolSpec, ...] = ()) -> int:
+        """Our own count of a request, before experience."""
+        head = REQUEST_TOKENS + (self._remembered(system) + MESSAGE_TOKENS if system else 0)
+        offered = TOOLS_TOKENS + sum(map(self.tool, tools)) if tools else 0
+        return head + offered + self._running(messages)
+
+    def learn(
+        self, messages: tuple[Message, ...], real: int, *, system: str = "", tools: tuple[ToolSpec, ...] = ()
+    ) -> None:
+        """Hold what the provider counted for this request against our count, for later estimates."""
+        fade = 1 - 1 / MEMORY
+        self._real = self._real * fade + real
+        self._estimated = self._estimated * fade + self.plain(messages, system=system, tools=tools)
+
+    def _running(self, messages: tuple[Message, ...]) -> int:
+        """The sum over the messages, from where the same conversation stood at its last request."""
+        if not messages:
+            return 0
+        first = messages[0].id
+        head, total = self._heads.get(first, ((), 0))
+        if not head or messages[: len(head)] != head:
+            head, total = (), 0
+        settled = max(len(messages) - TAIL, len(head))
+        total += sum(map(self.message, messages[len(head) : settled]))
+        if settled > len(head):
+            self._heads.pop(first, None)
+            if len(self._heads) >= REMEMBERED:
+                self._heads.pop(next(iter(self._heads)))
+            self._heads[first] = (messages[:settled], total)
+        return total + sum(map(self.message, messages[settled:]))
+
+    def _remembered(self, text: str) -> int:
+        """The count of a system prompt, which comes again with every request."""
+        known = self._texts.get(text)
+        if known is None:
+            if len(self._texts) >= REMEMBERED:
+                self._texts.clear()
+            known = self._texts[text] = self.text(text)
+        return known
 
     def _block(self, block: Block) -> int:
         match block:
             case TextBlock() | ReasoningBlock():
                 return self.text(block.text)
             case ImageBlock():
-                return image_tokens(block.width, block.height, block.detail)
+                return self.image_rule.tokens(block.width, block.height, block.detail)
             case ToolCallBlock():
                 return self.text(block.id) + self.text(block.name) + self.text(block.arguments)
             case ToolResultBlock():

@@ -73,7 +73,8 @@ class RunContext:
     """What every part of a run is handed: where events go, the stop request, the ledger, the time limit.
 
     `deadline` is a `time.monotonic()` value. `child()` gives a nested context whose events name this one as parent;
-    a context with a parent belongs to a sub-agent, which does not open or close the run.
+    a context with a parent belongs to a sub-agent, which does not open or close the run, and its ledger counts in
+    this one's.
     """
 
     sink: EventSink = discard
@@ -104,7 +105,7 @@ class RunContext:
             run=self.run,
             parent=self.span,
             cancel=self.cancel,
-            ledger=self.ledger,
+            ledger=self.ledger.child(),
             deadline=self.deadline,
             session=self.session,
             seq=self.seq,

@@ -299,13 +299,13 @@ async def test_h5_budget_ends_the_run_with_amounts_and_the_next_run_has_its_own(
 ) -> None:
     turn = call("note", {"text": "a"}, usage=Usage(input_tokens=300, output_tokens=100))
     agent, model = rig.scripted([turn] * 3 + [say("ok")], Note())
-    result = await agent.run("go", RunContext(sink=events.append, ledger=Ledger(max_tokens=2000)))
+    result = await agent.run("go", RunContext(sink=events.append, ledger=Ledger(max_tokens=1500)))
     assert (result.stop_reason, result.exit_code) == ("budget", 3)
     assert result.error is not None
     assert result.error.code == "TOKEN_LIMIT"
-    assert "may spend 2000 tokens; 1200 are spent" in result.error.message
+    assert "may spend 1500 tokens; 1200 are spent" in result.error.message
     assert (result.usage.total, len(model.requests)) == (1200, 3)
-    second = await agent.run("again", RunContext(ledger=Ledger(max_tokens=2000)))
+    second = await agent.run("again", RunContext(ledger=Ledger(max_tokens=1500)))
     assert (second.answer, second.usage.total) == ("ok", 15)
     assert "retrying" not in types(events)
 

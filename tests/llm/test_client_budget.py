@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.config.settings import LLMSettings
-from app.llm.client import ASSUMED_OUTPUT_TOKENS, LLM
+from app.llm.budget import ASSUMED_OUTPUT_TOKENS
+from app.llm.client import LLM
 from app.llm.models import facts_for
 from app.schema.errors import BudgetExceeded, TokenLimitExceeded
 from app.schema.event import EventRecord

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tiktoken import Encoding
 from tiktoken_ext import openai_public
 
-from app.llm.tokens import MESSAGE_TOKENS, REQUEST_TOKENS, TokenCounter, encoding, encoding_for, image_tokens
+from app.llm.image_tokens import rule_for
+from app.llm.tokens import MESSAGE_TOKENS, REQUEST_TOKENS, TOOLS_TOKENS, TokenCounter, encoding, encoding_for
 from app.schema.message import (
     ImageBlock,
     ReasoningBlock,
@@ -125,7 +126,31 @@ def test_encoding_of_a_model(model: str, name: str) -> None:
     ],
 )
 def test_h11_defect_20_image_formula(width: int, height: int, detail: str, tokens: int) -> None:
-    assert image_tokens(width, height, detail) == tokens
+    assert rule_for("gpt-4o").tokens(width, height, detail) == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "width", "height", "tokens"),
+    [
+        pytest.param("claude-sonnet-4-5", 1000, 1000, 1334, id="anthropic: area / 750"),
+        pytest.param("anthropic/claude-3-haiku", 200, 200, 54, id="anthropic: the published example"),
+        pytest.param("claude-sonnet-4-5", 8000, 8000, 1600, id="anthropic: scaled down"),
+        pytest.param("gemini-2.5-pro", 384, 384, 258, id="google: small"),
+        pytest.param("gemini-2.5-pro", 960, 540, 6 * 258, id="google: the published example"),
+        pytest.param("gemini-2.5-pro", 2304, 1536, 3 * 2 * 258, id="google: tiles of at most 768 pixels"),
+        pytest.param("gpt-4o-mini", 1024, 1024, 2833 + 4 * 5667, id="openai: gpt-4o-mini"),
+        pytest.param("o3", 1024, 1024, 75 + 4 * 150, id="openai: o models"),
+        pytest.param("gpt-5", 1024, 1024, 70 + 4 * 140, id="openai: gpt-5"),
+        pytest.param("gpt-4.1-mini", 1024, 1024, 1659, id="openai: patches, 1024 of them times 1.62"),
+        pytest.param("o4-mini", 4096, 4096, 2642, id="openai: at most 1536 patches times 1.72"),
+        pytest.param("some-local-model", 0, 0, 765, id="unknown family and size"),
+    ],
+)
+def test_pictures_cost_what_their_vendor_says(model: str, width: int, height: int, tokens: int) -> None:
+    assert rule_for(model).tokens(width, height) == tokens
+    assert TokenCounter(model).message(user_message((ImageBlock(PNG, "image/png", width, height),))) == (
+        MESSAGE_TOKENS + tokens
+    )
 
 
 def test_a_request_is_the_sum_of_its_parts() -> None:
@@ -138,10 +163,11 @@ def test_a_request_is_the_sum_of_its_parts() -> None:
     assert counter.message(called) == MESSAGE_TOKENS + 2 + 3
     tool = counter.tool(BASH)
     total = counter.request((asked, called), system="hello world", tools=(BASH,))
-    assert total == REQUEST_TOKENS + MESSAGE_TOKENS + 2 + counter.message(asked) + counter.message(called) + tool
+    head = REQUEST_TOKENS + MESSAGE_TOKENS + 2 + TOOLS_TOKENS
+    assert total == head + counter.message(asked) + counter.message(called) + tool
 
 
-def test_a_message_is_counted_once_for_each_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_counted_once_for_each_encoding_and_family(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
     plain = TokenCounter.text
 
@@ -151,7 +177,7 @@ def test_a_message_is_counted_once_for_each_encoding(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(TokenCounter, "text", spy)
     message = user_message("hello")
-    for counter in (TokenCounter("gpt-4o"), TokenCounter("o3"), TokenCounter("gpt-4"), TokenCounter("gpt-4o")):
+    for counter in (TokenCounter("gpt-4o"), TokenCounter("gpt-4.1"), TokenCounter("gpt-4"), TokenCounter("gpt-4o")):
         counter.request((message,))
     assert counted == ["hello", "hello"]
 

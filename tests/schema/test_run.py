@@ -118,11 +118,11 @@ def test_events_are_numbered_over_the_whole_run_and_nest_by_span(ctx: RunContext
     assert len({record.span for record in events}) == 3
 
 
-def test_a_child_shares_stop_request_ledger_deadline_and_session() -> None:
+def test_a_child_shares_stop_request_deadline_and_session_and_counts_in_its_parents_ledger() -> None:
     ctx = RunContext(deadline=12.5, session="s-1")
     child = ctx.child()
     assert child.cancel is ctx.cancel
-    assert child.ledger is ctx.ledger
+    assert (child.ledger.parent, child.ledger.scope) == (ctx.ledger, "agent")
     assert (child.deadline, child.session) == (12.5, "s-1")
     ctx.cancel.cancel()
     assert child.cancel.cancelled

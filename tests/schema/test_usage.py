@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.schema.errors import BudgetExceeded, TokenLimitExceeded
-from app.schema.usage import Ledger, Price, Usage
+from app.schema.usage import Ledger, Price, Usage, Worst
 from tests.schema.chunks import PROPERTY
 
 counts = st.integers(0, 10**9)
@@ -86,9 +86,9 @@ def test_a_call_without_a_price_does_not_make_the_others_free(price: Price | Non
     ledger = Ledger(max_cost=1.0)
     ledger.book("planner", Usage(500, 0), dollar_a_thousand)
     ledger.book("local", Usage(10, 1), price)
-    ledger.check("planner", input_tokens=1, output_tokens=1, cost_usd=0.5)
+    ledger.check("planner", Worst(1, 1, 0.5))
     with pytest.raises(BudgetExceeded, match=r"\$0\.5000 is spent"):
-        ledger.check("planner", input_tokens=1, output_tokens=1, cost_usd=0.51)
+        ledger.check("planner", Worst(1, 1, 0.51))
 
 
 def spent_ledger(**limits: Any) -> Ledger:
@@ -101,11 +101,11 @@ def spent_ledger(**limits: Any) -> Ledger:
 
 # Each limit is met exactly by the worst case; one token or cent more breaks it.
 WITHIN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "no limit": ({}, {"input_tokens": 10**9, "output_tokens": 10**9, "cost_usd": 1e6}),
-    "run tokens to the last": ({"max_tokens": 1000}, {"input_tokens": 200, "output_tokens": 100}),
-    "config input to the last": ({}, {"input_tokens": 100, "output_tokens": 10**6, "max_input_tokens": 500}),
-    "cost to the last": ({"max_cost": 1.25}, {"input_tokens": 1, "output_tokens": 1, "cost_usd": 0.55}),
-    "no known price": ({"max_cost": 0.1}, {"input_tokens": 1, "output_tokens": 1, "cost_usd": None}),
+    "no limit": ({}, {"worst": Worst(10**9, 10**9, 1e6)}),
+    "run tokens to the last": ({"max_tokens": 1000}, {"worst": Worst(200, 100)}),
+    "config input to the last": ({}, {"worst": Worst(100, 10**6), "max_input_tokens": 500}),
+    "cost to the last": ({"max_cost": 1.25}, {"worst": Worst(1, 1, 0.55)}),
+    "no known price": ({"max_cost": 0.1}, {"worst": Worst(1, 1, None)}),
 }
 
 
@@ -119,28 +119,28 @@ def test_a_call_that_just_fits_is_allowed_and_not_booked(limits: dict[str, Any],
 BEYOND: dict[str, tuple[dict[str, Any], dict[str, Any], type[BudgetExceeded], str, str]] = {
     "run tokens, by the output's worst case": (
         {"max_tokens": 1000},
-        {"input_tokens": 200, "output_tokens": 101},
+        {"worst": Worst(200, 101)},
         TokenLimitExceeded,
         "the run may spend 1000 tokens; 700 are spent and the next request needs up to 301",
         "raise --max-tokens or split the task",
     ),
     "run tokens, by the input": (
         {"max_tokens": 1000},
-        {"input_tokens": 301, "output_tokens": 0},
+        {"worst": Worst(301, 0)},
         TokenLimitExceeded,
         "the run may spend 1000 tokens; 700 are spent and the next request needs up to 301",
         "raise --max-tokens or split the task",
     ),
     "config input": (
         {},
-        {"input_tokens": 101, "output_tokens": 0, "max_input_tokens": 500},
+        {"worst": Worst(101, 0), "max_input_tokens": 500},
         TokenLimitExceeded,
         "the run may spend 500 input tokens on [default]; 400 are spent and the next request needs 101",
         "raise max_input_tokens of [llm.default] or split the task",
     ),
     "cost": (
         {"max_cost": 1.25},
-        {"input_tokens": 1, "output_tokens": 1, "cost_usd": 0.56},
+        {"worst": Worst(1, 1, 0.56)},
         BudgetExceeded,
         "the run may cost $1.2500; $0.7000 is spent and the next request may cost $0.5600",
         "raise --max-cost or use a cheaper model",
@@ -163,16 +163,16 @@ def test_a_call_that_may_overshoot_is_stopped_before_it_is_made(
 
 def test_the_input_allowance_counts_its_own_config_alone() -> None:
     ledger = spent_ledger()
-    ledger.check("planner", input_tokens=300, output_tokens=0, max_input_tokens=500)
-    ledger.check("vision", input_tokens=500, output_tokens=0, max_input_tokens=500)
+    ledger.check("planner", Worst(300, 0), max_input_tokens=500)
+    ledger.check("vision", Worst(500, 0), max_input_tokens=500)
     with pytest.raises(TokenLimitExceeded, match="200 are spent"):
-        ledger.check("planner", input_tokens=301, output_tokens=0, max_input_tokens=500)
+        ledger.check("planner", Worst(301, 0), max_input_tokens=500)
 
 
 def test_a_limit_of_nothing_allows_nothing() -> None:
     with pytest.raises(TokenLimitExceeded):
-        Ledger(max_tokens=0).check("default", input_tokens=1, output_tokens=0)
+        Ledger(max_tokens=0).check("default", Worst(1))
     with pytest.raises(BudgetExceeded):
-        Ledger(max_cost=0.0).check("default", input_tokens=1, output_tokens=0, cost_usd=0.01)
+        Ledger(max_cost=0.0).check("default", Worst(1, 0, 0.01))
     with pytest.raises(TokenLimitExceeded):
-        Ledger().check("default", input_tokens=1, output_tokens=0, max_input_tokens=0)
+        Ledger().check("default", Worst(1, 0), max_input_tokens=0)
