@@ -92,8 +92,8 @@ class SessionStore:
             self._prepare_file()
             try:
                 self._db = self._connect()
-            except sqlite3.DatabaseError as error:
-                if _primary(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                if _primary(error) not in _DAMAGE:
                     raise
                 self._set_aside("is damaged")
                 self._db = self._connect()
@@ -310,7 +310,7 @@ class SessionStore:
         """Faults of the database and the disk as sentences."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise failure(error, self.path) from error
         except OSError as error:
             raise SessionError(
@@ -375,7 +375,7 @@ class SessionStore:
         self.warnings.append(f"{self.path} {why}; it was kept as {kept.name} and a new file begun")
 
 
-def failure(error: sqlite3.Error, path: Path) -> SessionError:
+def failure(error: Exception, path: Path) -> SessionError:
     """What SQLite met, as a sentence with the path and the cause."""
     words, hint, code = FAULTS.get(_primary(error), (str(error), "look at the file and its folder", "SESSION"))
     return SessionError(f"the sessions in {path} cannot be used: {words}", hint=hint, code=code)
@@ -400,7 +400,13 @@ def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _primary(error: sqlite3.Error) -> int:
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _primary(error: Exception) -> int:
+    """SQLite's result code. What it says of a damaged file may itself be no text, which Python then complains about."""
+    if isinstance(error, UnicodeDecodeError):
+        return sqlite3.SQLITE_CORRUPT
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 

@@ -1,0 +1,1 @@
+"""Killing and starving real processes, and going on afterwards."""
