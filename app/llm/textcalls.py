@@ -1,27 +1,20 @@
-"""Tool calls for models without native ones: described in the prompt, read from the text, kept as text in the history.
+"""Tools for models without native calls: described in the prompt, kept as text in the history; and thinking in text.
 
-Text is untrusted: a call counts only when the whole answer is nothing but calls to offered tools. Native calls and
-wire formats are the adapters' business.
+The notations in which calls are read stand in `text_formats.py`; native calls and wires are the adapters' business.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, cast
 
+from app.llm.text_formats import calls_in_text
 from app.schema.message import JSON, Block, Message, TextBlock, ToolCallBlock, ToolResultBlock
 from app.schema.request import ToolSpec
 
 _THINKING = re.compile(r"^[ \t]*(?P<fence>```|~~~)|(?<!`)<(?P<close>/?)(?:think|thinking|thought)>", re.I | re.M)
-_FENCED = re.compile(r"```[ \t]*(?:json|tool_calls?)?[ \t]*\r?\n(?P<body>.*?)(?:```)?", re.I | re.S)
-_THOUGHT = r"<(?:think|thinking|thought)>.*?(?:</(?:think|thinking|thought)>|\Z)"
-_LEADING_THOUGHTS = re.compile(rf"(?:\s*{_THOUGHT})*\s*", re.I | re.S)
-_STRAY_CLOSER = re.compile(r"</(?:think|thinking|thought)>", re.I)
-_BETWEEN = re.compile(rf"(?:\s+|[,;]|</?(?:tool|function)_calls?>|{_THOUGHT})*", re.I | re.S)
-_CALL_KEYS = frozenset({"name", "arguments", "parameters", "function", "id", "type", "index"})
 
 
 def strip_thinking(text: str) -> tuple[str, str]:
@@ -59,85 +52,6 @@ def strip_thinking(text: str) -> tuple[str, str]:
     else:
         thinking.append(text[start:])
     return "".join(answer).strip(), "\n".join(part.strip() for part in thinking).strip()
-
-
-def calls_in_text(text: str, names: Collection[str]) -> tuple[ToolCallBlock, ...]:
-    """The tool calls that a text consists of, with fresh ids; empty when it is anything else as well.
-
-    Thinking is left out first. Understood are `{"name", "arguments"}` objects (`parameters` and the `{"function": …}`
-    wrapping too), alone, in a row, in a list, in one code fence or in call tags. Words around them, or one name that
-    is not in `names`, make the whole text an answer. Never raises, in time linear in the text.
-    """
-    # Not `strip_thinking`: a call may well write a file that has think tags in it.
-    after_stray_closer = _STRAY_CLOSER.split(text, 1)[1:]
-    for candidate in (text, *after_stray_closer):
-        try:
-            if calls := tuple(_call(value, names) for value in _values(_bare(candidate))):
-                return calls
-        except (ValueError, RecursionError):
-            continue
-    return ()
-
-
-def _bare(text: str) -> str:
-    """The text without the thinking before it and without the one code fence around it."""
-    thoughts = _LEADING_THOUGHTS.match(text)
-    rest = text[thoughts.end() if thoughts else 0 :].strip()
-    fenced = _FENCED.fullmatch(rest)
-    return fenced["body"] if fenced else rest
-
-
-def _values(text: str) -> Iterator[JSON]:
-    """Every JSON value of the text, lists laid flat. Raises `ValueError` at whatever is neither JSON nor a call tag."""
-    decoder = json.JSONDecoder(parse_constant=_refuse)
-    position = _skip(text, 0)
-    while position < len(text):
-        value, position = decoder.raw_decode(text, position)
-        yield from cast("list[JSON]", value) if isinstance(value, list) else [value]
-        position = _skip(text, position)
-
-
-def _skip(text: str, position: int) -> int:
-    between = _BETWEEN.match(text, position)
-    return between.end() if between else position
-
-
-def _refuse(constant: str) -> JSON:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _call(value: JSON, names: Collection[str]) -> ToolCallBlock:
-    """The call that a JSON value stands for; `ValueError` when it is none.
-
-    Unknown keys are refused: `{"name", "description", "parameters"}` describes a tool and does not call it.
-    """
-    if not isinstance(value, dict) or not cast("dict[str, JSON]", value).keys() <= _CALL_KEYS:
-        raise ValueError("not a call")
-    call = cast("dict[str, JSON]", value)
-    function = call.get("function")
-    if isinstance(function, dict):
-        if "name" in call:
-            raise ValueError("two names")
-        return _call(function, names)
-    name = call.get("name", function)
-    given = [call[key] for key in ("arguments", "parameters") if key in call]
-    if not isinstance(name, str) or name not in names or len(given) != 1:
-        raise ValueError("not a call of an offered tool")
-    return ToolCallBlock(f"call-{uuid.uuid4().hex[:8]}", name, _arguments(given[0]))
-
-
-def _arguments(given: JSON) -> str:
-    match given:
-        case None:
-            return "{}"
-        case str():
-            raw = given
-        case dict():
-            raw = _compact(given)
-        case _:
-            raise ValueError("arguments are an object, or its JSON text")
-    # A lone surrogate cannot be sent; its escape means the same in JSON.
-    return raw.encode("utf-8", "backslashreplace").decode()
 
 
 def _compact(value: JSON) -> str:
@@ -183,9 +97,9 @@ def _object(properties: dict[str, JSON]) -> dict[str, JSON]:
     }
 
 
-def read_schema_reply(text: str, names: Collection[str]) -> tuple[ToolCallBlock, ...] | str:
+def read_schema_reply(text: str, tools: Iterable[ToolSpec]) -> tuple[ToolCallBlock, ...] | str:
     """What a reply under `schema_for` says: calls, or the answer; a reply that broke the schema is its plain text."""
-    if calls := calls_in_text(text, names):
+    if calls := calls_in_text(text, tools, asked_in_text=True):
         return calls
     answer, _ = strip_thinking(text)
     try:

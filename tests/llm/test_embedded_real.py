@@ -103,10 +103,11 @@ async def test_text_stream_schema_and_key_of_one_server(server: EmbeddedServer, 
     assert chunks[-1]["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
 
     size = {"type": "object", "properties": {"size": {"enum": ["small", "large"]}}, "required": ["size"]}
-    schema = schema_for((ToolSpec("pick", "Pick a size.", size),), allow_text=False)
+    pick = ToolSpec("pick", "Pick a size.", size)
+    schema = schema_for((pick,), allow_text=False)
     response_format = {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema, "strict": True}}
     reply_text = (await chat(client, server, response_format=response_format, max_tokens=64))["choices"][0]["message"]
-    (call,) = read_schema_reply(reply_text["content"], {"pick"})
+    (call,) = read_schema_reply(reply_text["content"], [pick])
     assert json.loads(call.arguments)["size"] in ("small", "large")
 
     stranger = {"Authorization": "Bearer wrong"}

@@ -1,17 +1,12 @@
-"""Tool calls from plain text: what counts as a call, what never does, and the way back into a history."""
+"""Tools in words: how they are offered, what a reply under a schema says, thinking in text, and a history as text."""
 
 from __future__ import annotations
 
-import json
-import time
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from app.llm.text_formats import calls_in_text
 from app.llm.textcalls import (
     as_text_history,
-    calls_in_text,
     describe_tools,
     read_schema_reply,
     schema_for,
@@ -28,7 +23,6 @@ from app.schema.message import (
 )
 from app.schema.request import ToolSpec
 
-NAMES = {"bash", "terminate"}
 BASH = '{"name": "bash", "arguments": {"command": "ls"}}'
 END = '{"name": "terminate", "arguments": {"status": "success"}}'
 TOOLS = (
@@ -39,158 +33,6 @@ TOOLS = (
     ),
     ToolSpec("terminate", "End the task.", {"type": "object", "properties": {"status": {"type": "string"}}}),
 )
-
-
-def pairs(text: str) -> list[tuple[str, str]]:
-    return [(call.name, call.arguments) for call in calls_in_text(text, NAMES)]
-
-
-ONE = [("bash", '{"command":"ls"}')]
-TWO = [*ONE, ("terminate", '{"status":"success"}')]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (BASH, ONE),
-        (f"\n  {BASH}\n", ONE),
-        (f"```json\n{BASH}\n```", ONE),
-        (f"```\n{BASH}\n```", ONE),
-        (f"```json\r\n{BASH}\r\n```", ONE),
-        (f"```json\n{BASH}", ONE),
-        (f"```json\n[{BASH}, {END}]\n```", TWO),
-        (f"<tool_call>{BASH}</tool_call>", ONE),
-        (f"<tool_call>\n{BASH}\n</tool_call>\n<tool_call>\n{END}", TWO),
-        (f"{BASH}\n{END}", TWO),
-        (f"{BASH}{END}", TWO),
-        (f"[{BASH}, {END}]", TWO),
-        ('{"name": "bash", "parameters": {"command": "ls"}}', ONE),
-        ('{"function": {"name": "bash", "arguments": {"command": "ls"}}, "id": "x", "type": "function"}', ONE),
-        ('{"function": "bash", "arguments": {"command": "ls"}}', ONE),
-        ('{"name": "bash", "arguments": "{\\"command\\": \\"ls\\"}"}', [("bash", '{"command": "ls"}')]),
-        ('{"name": "bash", "arguments": null}', [("bash", "{}")]),
-        ('{"name": "bash", "arguments": {"command": "é 中"}}', [("bash", '{"command":"é 中"}')]),
-        (f"<think>ls, perhaps?</think>\n{BASH}", ONE),
-        (f"ls, perhaps?</think>\n{BASH}", ONE),
-        (f"<think>a</think> <think>b</think>```json\n{BASH}\n```", ONE),
-        (f"{BASH}\n<think>and now", ONE),
-    ],
-)
-def test_a_text_that_is_nothing_but_calls_is_read_as_calls(text: str, expected: list[tuple[str, str]]) -> None:
-    assert pairs(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "   ",
-        "<think>still thinking",
-        f"<think>{BASH}",
-        f"<think>{BASH}</think>",
-        f"I will run this: {BASH}",
-        f"{BASH} That lists the files.",
-        f"For example:\n```json\n{BASH}\n```",
-        f"```json\n{BASH}\n```\nThis is how a call looks.",
-        f"```json\n{BASH}\n```\n```json\n{END}\n```\nTwo of them.",
-        f"```python\n{BASH}\n```",
-        f"<tool_call>{BASH}</tool_call> done",
-        '{"name": "rm_everything", "arguments": {}}',
-        f'[{BASH}, {{"name": "other", "arguments": {{}}}}]',
-        '{"name": "bash"}',
-        '{"name": "bash", "arguments": [1]}',
-        '{"name": "bash", "arguments": {}, "parameters": {}}',
-        '{"name": "bash", "description": "Runs a command.", "parameters": {"type": "object"}}',
-        '{"name": ["bash"], "arguments": {}}',
-        '{"name": "bash", "function": {"name": "terminate", "arguments": {}}}',
-        '{"name": "bash", "arguments": {"n": NaN}}',
-        '{"name": "bash", "arguments": {"n": 1e999}}',
-        '{"name": "bash", "arguments": {"command": "l',
-        '{"command": "ls"}',
-        "[]",
-        "{}",
-        "42",
-        "The set {1, 2} and the map {a: b} are left alone.",
-    ],
-)
-def test_anything_else_is_an_answer(text: str) -> None:
-    assert pairs(text) == []
-
-
-def test_every_call_has_an_id_of_its_own() -> None:
-    ids = [call.id for call in calls_in_text(BASH * 3, NAMES)]
-    assert len(set(ids)) == 3
-    assert all(id_.startswith("call-") and len(id_) == 13 for id_ in ids)
-
-
-def test_arguments_that_speak_of_tags_and_fences_are_not_touched() -> None:
-    command = "<think>a</think> </tool_call> ```json <tool_call>"
-    raw = json.dumps({"name": "bash", "arguments": {"command": command}})
-    for text in (raw, f"```json\n{raw}\n```", f"<tool_call>{raw}</tool_call>", f"<think>x</think>{raw}"):
-        (call,) = calls_in_text(text, NAMES)
-        assert json.loads(call.arguments) == {"command": command}
-
-
-def test_a_lone_surrogate_stays_sendable() -> None:
-    (call,) = calls_in_text('{"name": "bash", "arguments": {"command": "\\ud800"}}', NAMES)
-    assert call.arguments.encode() == b'{"command":"\\ud800"}'
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[" * 100_000,
-        '{"a":' * 100_000,
-        '{"name": "bash", "arguments": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}",
-        "<tool_call>" * 100_000,
-        "<think>" * 100_000,
-        "</think>" * 100_000,
-        "<think>\n" * 100_000 + BASH,
-        "```\n" * 100_000,
-        " " * 500_000 + "x",
-        '{"name": "bash", "arguments": {"a": ' + "1" * 100_000 + "}}",
-    ],
-    ids=lambda text: text[:12],
-)
-def test_hostile_text_neither_crashes_nor_takes_long(text: str) -> None:
-    began = time.perf_counter()
-    assert calls_in_text(text, NAMES) == ()
-    strip_thinking(text)
-    assert time.perf_counter() - began < 1.0
-
-
-WORDS = st.text(alphabet="abc XYZ.,:!?éß中{}[]\"'`<>/\n", min_size=1).filter(lambda s: any(c.isalpha() for c in s))
-
-
-@settings(deadline=None)
-@given(
-    before=WORDS, after=WORDS, shape=st.sampled_from([BASH, f"```json\n{BASH}\n```", f"<tool_call>{BASH}</tool_call>"])
-)
-def test_a_call_beside_prose_is_never_run(before: str, after: str, shape: str) -> None:
-    assert calls_in_text(f"{before} {shape}", NAMES) == ()
-    assert calls_in_text(f"{shape} {after}", NAMES) == ()
-    assert calls_in_text(f"{before} {shape} {after}", NAMES) == ()
-
-
-@settings(deadline=None)
-@given(st.text())
-def test_arbitrary_text_is_never_a_call_and_never_raises(text: str) -> None:
-    assert calls_in_text(text, NAMES) == ()
-    strip_thinking(text)
-
-
-ARGUMENTS = st.dictionaries(
-    st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text(), max_size=3), max_size=5
-)
-
-
-@settings(deadline=None)
-@given(ARGUMENTS, st.booleans())
-def test_arguments_survive_unchanged(arguments: dict[str, object], ascii_only: bool) -> None:
-    raw = json.dumps({"name": "bash", "arguments": arguments}, ensure_ascii=ascii_only)
-    (call,) = calls_in_text(f"<tool_call>\n{raw}\n</tool_call>", NAMES)
-    assert json.loads(call.arguments) == arguments
-    call.arguments.encode()
 
 
 @pytest.mark.parametrize(
@@ -250,12 +92,12 @@ def test_definitions_of_two_tools_do_not_collide_in_the_schema() -> None:
 
 
 def test_a_reply_under_the_schema_is_a_call_an_answer_or_its_own_text() -> None:
-    (call,) = read_schema_reply(BASH, NAMES)
+    (call,) = read_schema_reply(BASH, TOOLS)
     assert isinstance(call, ToolCallBlock) and call.name == "bash"
-    assert read_schema_reply('{"answer": "Paris"}', NAMES) == "Paris"
-    assert read_schema_reply("<think>easy</think>Paris", NAMES) == "Paris"
-    assert read_schema_reply('{"answer": 1}', NAMES) == '{"answer": 1}'
-    assert read_schema_reply("[" * 100_000, NAMES) == "[" * 100_000
+    assert read_schema_reply('{"answer": "Paris"}', TOOLS) == "Paris"
+    assert read_schema_reply("<think>easy</think>Paris", TOOLS) == "Paris"
+    assert read_schema_reply('{"answer": 1}', TOOLS) == '{"answer": 1}'
+    assert read_schema_reply("[" * 100_000, TOOLS) == "[" * 100_000
 
 
 def test_tools_are_described_the_same_way_every_time() -> None:
@@ -287,7 +129,7 @@ def test_a_history_is_rendered_as_text_message_by_message() -> None:
     ]
     assert all(not message.tool_calls and not message.tool_results for message in rendered)
     assert [message.id for message in rendered] == [message.id for message in history]
-    assert calls_in_text(rendered[1].text, NAMES)[0].arguments == '{"command":"ls"}'
+    assert calls_in_text(rendered[1].text, TOOLS)[0].arguments == '{"command":"ls"}'
     again = as_text_history((*history, user_message("Thanks.")))
     assert all(old is new for old, new in zip(rendered, again, strict=False))
 
