@@ -1,7 +1,7 @@
-"""Pictures before they are sent: type and size read from the bytes, what a family of models takes, and what it costs.
+"""Pictures before they are sent: type and size read from the bytes, and made as small as a family of models takes them.
 
-Fetching pictures and placing them in a request is done elsewhere; reading headers needs no image library, changing a
-picture needs Pillow, which is loaded when a picture is too large.
+What a picture costs and which size is too large stands in `image_tokens.py`. Reading headers needs no image library;
+changing a picture needs Pillow, which is loaded when one is too large.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from app.llm.image_tokens import ImageRule
 from app.schema.errors import LLMError
 from app.schema.message import ImageBlock
 
@@ -27,8 +26,6 @@ MOST_PIXELS = 100_000_000
 """A picture that claims more is not opened: a few bytes can ask for gigabytes of memory."""
 MOST_REQUEST_BYTES = 20 * 1024 * 1024
 """Base64 bytes of all pictures of one request; vendors refuse between 20 and 32 MiB."""
-UNKNOWN_SIDE = 1024
-"""The side of a picture whose size nobody knows."""
 _HEADER_BYTES = 1 << 20
 _GOOD_ENOUGH = 85
 
@@ -40,126 +37,6 @@ class Picture:
     media_type: str
     width: int
     height: int
-
-
-Counted = Callable[[int, int, Detail], int]
-
-
-@dataclass(frozen=True, slots=True)
-class ImageRule:
-    """How one family of models takes pictures: tokens by size, and the limits beyond which a picture is made smaller.
-
-    `max_side` in pixels is where the vendor scales down itself (sending more buys nothing), `max_bytes` of the file is
-    where it refuses.
-    """
-
-    tokens: Counted
-    max_side: int
-    max_bytes: int = 20 * 1024 * 1024
-
-
-def _tiles(base: int, tile: int) -> Counted:
-    """OpenAI's tiles: fit into 2048 x 2048, short side down to 768, then count squares of 512 pixels.
-
-    Low detail costs the base alone (platform.openai.com/docs/guides/images-vision).
-    """
-
-    def tokens(width: int, height: int, detail: Detail) -> int:
-        if detail == "low":
-            return base
-        fit = min(1.0, 2048 / max(width, height))
-        wide, high = width * fit, height * fit
-        scale = min(1.0, 768 / min(wide, high))
-        return math.ceil(wide * scale / 512) * math.ceil(high * scale / 512) * tile + base
-
-    return tokens
-
-
-def _patches(side: int, most: int, factor: float = 1.0, *, auto: int = 0, max_side: int = 0) -> Counted:
-    """Squares of `side` pixels, at most so many (`auto`: another bound when no detail is named), times a factor."""
-
-    def tokens(width: int, height: int, detail: Detail) -> int:
-        fit = min(1.0, max_side / max(width, height)) if max_side else 1.0
-        squares = math.ceil(width * fit / side) * math.ceil(height * fit / side)
-        bound = auto if auto and detail == "auto" else most
-        return math.ceil(round(min(squares, bound) * factor, 6))
-
-    return tokens
-
-
-def _gemini_tiles(width: int, height: int, detail: Detail) -> int:
-    """258 up to 384 x 384 pixels; beyond, 258 for each crop of two thirds of the short side, 256 to 768 pixels
-    (ai.google.dev/gemini-api/docs/image-understanding).
-    """
-    if max(width, height) <= 384:
-        return 258
-    crop = min(768, max(256, min(width, height) / 1.5))
-    return math.ceil(width / crop) * math.ceil(height / crop) * 258
-
-
-def _always(tokens: int) -> Counted:
-    return lambda width, height, detail: tokens
-
-
-_MIB = 1024 * 1024
-
-RULES: dict[str, ImageRule] = {
-    "tiles": ImageRule(_tiles(85, 170), 2048),
-    "tiles-mini": ImageRule(_tiles(2833, 5667), 2048),
-    "tiles-o": ImageRule(_tiles(75, 150), 2048),
-    "tiles-5": ImageRule(_tiles(70, 140), 2048),
-    "patches-mini": ImageRule(_patches(32, 1536, 1.62), 2048),
-    "patches-nano": ImageRule(_patches(32, 1536, 2.46), 2048),
-    "patches-o4": ImageRule(_patches(32, 1536, 1.72), 2048),
-    "patches": ImageRule(_patches(32, 2500, 1.2, auto=10_000), 6000),
-    "claude": ImageRule(_patches(28, 1568, max_side=1568), 1568, 5 * _MIB),
-    "claude-high": ImageRule(_patches(28, 4784, max_side=2576), 2576, 5 * _MIB),
-    "gemini": ImageRule(_gemini_tiles, 3072),
-    "gemini-3": ImageRule(_always(1120), 3072),
-    "qwen": ImageRule(_patches(28, 1280), 3584, 10 * _MIB),
-    "qwen-3": ImageRule(_patches(32, 2560), 4096, 10 * _MIB),
-    "pixtral": ImageRule(_patches(16, 4096, max_side=1024), 1024, 10 * _MIB),
-    "llama-4": ImageRule(_always(2500), 2016),
-    "gemma": ImageRule(_always(280), 1024),
-    "clip": ImageRule(_always(576), 1344),
-}
-"""One row a family. OpenAI's and Anthropic's as their guides say (patch figures of 2026 agree with measured usage);
-the open models' as their processors are configured by default. Estimates: the provider's usage wins."""
-
-_FAMILIES: tuple[tuple[str, str], ...] = (
-    (r"gpt-4o-mini", "tiles-mini"),
-    (r"gpt-(4\.1|5)-mini|gpt-5\.1-codex-mini", "patches-mini"),
-    (r"gpt-(4\.1|5)-nano", "patches-nano"),
-    (r"o4-mini", "patches-o4"),
-    (r"o[13](?!\d)", "tiles-o"),
-    (r"gpt-5\.[4-9]|gpt-[6-9]", "patches"),
-    (r"gpt-5", "tiles-5"),
-    (r"claude-(opus-4-[78]|\w+-[5-9])", "claude-high"),
-    (r"claude", "claude"),
-    (r"gemini-([3-9]|flash|pro)", "gemini-3"),
-    (r"gemini", "gemini"),
-    (r"qwen-?3|qwen-(vl|plus|max|flash)", "qwen-3"),
-    (r"qwen|qvq", "qwen"),
-    (r"pixtral|mi[sx]tral|ministral|magistral|devstral", "pixtral"),
-    (r"llama-?4", "llama-4"),
-    (r"gemma", "gemma"),
-    (r"llava|moondream|minicpm|llama-?3", "clip"),
-)
-_COMPILED = tuple((re.compile(rf"(?:^|[^a-z0-9])(?:{pattern})", re.ASCII), family) for pattern, family in _FAMILIES)
-
-
-def image_family(model: str) -> str:
-    """The key of `RULES` for a model id; OpenAI's tiles for an id that nobody knows."""
-    short = model.lower().rsplit("/", 1)[-1]
-    return next((family for pattern, family in _COMPILED if pattern.search(short)), "tiles")
-
-
-def image_tokens(width: int, height: int, detail: str = "auto", family: str = "tiles") -> int:
-    """What a picture costs in input tokens, estimated; an unknown size (0) counts as 1024 x 1024 pixels."""
-    if width <= 0 or height <= 0:
-        width = height = UNKNOWN_SIDE
-    known: Detail = "low" if detail == "low" else "high" if detail == "high" else "auto"
-    return RULES[family].tokens(width, height, known)
 
 
 def look_at(data: bytes) -> Picture:
@@ -283,12 +160,11 @@ def image_block_from_base64(text: str, *, detail: Detail = "auto") -> ImageBlock
     return image_block(data, detail=detail)
 
 
-def fitted(block: ImageBlock, family: str) -> ImageBlock:
-    """The block itself when the family takes it as it is, else the same picture made smaller.
+def fitted(block: ImageBlock, rule: ImageRule) -> ImageBlock:
+    """The block itself when the family of this rule takes it as it is, else the same picture made smaller.
 
     Raises `LLMError` (`UNSUPPORTED_CONTENT`) when it is too large and Pillow is missing or cannot read it.
     """
-    rule = RULES[family]
     size = len(block.data) * 3 // 4
     if max(block.width, block.height) <= rule.max_side and size <= rule.max_bytes:
         return block

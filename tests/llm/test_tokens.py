@@ -143,6 +143,13 @@ def test_h11_defect_20_image_formula(width: int, height: int, detail: str, token
         pytest.param("gpt-5", 1024, 1024, 70 + 4 * 140, id="openai: gpt-5"),
         pytest.param("gpt-4.1-mini", 1024, 1024, 1659, id="openai: patches, 1024 of them times 1.62"),
         pytest.param("o4-mini", 4096, 4096, 2642, id="openai: at most 1536 patches times 1.72"),
+        pytest.param("gpt-6.1-terra", 1920, 1080, 2448, id="openai: 60 x 34 patches times 1.2"),
+        pytest.param("gpt-6-astra", 4032, 3024, 14_364, id="openai: no detail named"),
+        pytest.param("claude-opus-5-5", 1920, 1080, 2691, id="anthropic: 69 x 39 patches"),
+        pytest.param("claude-sonnet-5", 8000, 8000, 4784, id="anthropic: patches, scaled down"),
+        pytest.param("gemini-3.8-flash", 4032, 3024, 1120, id="google: since 3 always the same"),
+        pytest.param("Qwen2.5-VL-72B", 280, 280, 100, id="qwen: 10 x 10 patches"),
+        pytest.param("llava:7b", 3000, 20, 576, id="llava: always the same"),
         pytest.param("some-local-model", 0, 0, 765, id="unknown family and size"),
     ],
 )
