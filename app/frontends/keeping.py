@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from app.agents.react import ReActAgent
 from app.agents.toolcall import ToolCallAgent
 from app.config.settings import SessionSettings
+from app.frontends.terminal import many
 from app.memory.recover import Restored
 from app.memory.sessions import Session, Sessions
 from app.schema.errors import SessionError, UsageError
@@ -81,8 +82,9 @@ class Keeping:
         if restored.closers:
             names = ", ".join(sorted({call.name for call in restored.doubts}))
             doubt = f"; whether {names} had its effect is unknown" if names else ""
-            many = f"{len(restored.closers)} call{'s were' if len(restored.closers) > 1 else ' was'}"
-            self.notices.append(("SESSION_REPAIRED", f"{many} cut off in the run before{doubt}"))
+            self.notices.append(
+                ("SESSION_REPAIRED", f"{many(len(restored.closers), 'call')} cut off in the run before{doubt}")
+            )
         if not thread:
             self.restored = restored
         return True
@@ -134,7 +136,7 @@ def open_keeping(
         if resume is not None:
             keeping.session = _resumed(sessions, resume, kind=kind, workspace=workspace)
             if count := keeping.session.set_damaged_aside():
-                keeping.notices.append(("SESSION_DAMAGED", f"{count} damaged rows of the session were set aside"))
+                keeping.notices.append(("SESSION_DAMAGED", f"{many(count, 'damaged row')} of the session set aside"))
         else:
             keeping.session = sessions.create(kind=kind, agent=agent, workspace=workspace)
         if settings.keep_days is not None:

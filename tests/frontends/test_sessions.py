@@ -1,0 +1,402 @@
+"""Sessions as people meet them: every run is kept, any end can be gone on from, and what cannot be is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.memory.session_store import MIGRATIONS
+from tests.frontends.conftest import Outcome, Program, Terminal
+
+LINE = re.compile(r"([0-9a-f]{8})  (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)  (\S+) +(.*)\Z")
+BASH = {"name": "bash", "arguments": {"command": "echo deed >> deeds; echo $$ > pid; sleep 60"}}
+BASH_SHORT = {"name": "bash", "arguments": {"command": "echo deed >> deeds"}}
+
+
+def say(text: str) -> dict[str, Any]:
+    return {"text": text}
+
+
+def calls(*made: dict[str, Any]) -> dict[str, Any]:
+    return {"calls": list(made)}
+
+
+def kept(here: Callable[..., Outcome]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in here("sessions", "list", "--json").out.splitlines()]
+
+
+def said(here: Callable[..., Outcome], session: str = "last") -> list[dict[str, Any]]:
+    """Every block of a session, as (who, kind, text or name)."""
+    outcome = here("sessions", "show", session, "--json")
+    return [json.loads(line) for line in outcome.out.splitlines()]
+
+
+def in_short(messages: list[dict[str, Any]]) -> list[str]:
+    short: list[str] = []
+    for message in messages:
+        for block in message["content"]:
+            text = block.get("text") or block.get("name") or "".join(part["text"] for part in block["content"])
+            short.append(f"{message['role']} {block['kind']} {text}")
+    return short
+
+
+def wait_for(path: Path) -> str:
+    end = time.monotonic() + 15
+    while not (path.exists() and path.read_text().strip()):
+        assert time.monotonic() < end, f"{path.name} never came"
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def killed_in_a_command(program: Program, *flags: str, **more: Any) -> None:
+    with program.start(*flags, "--approve", "auto", "the task", stdin=subprocess.DEVNULL, **more) as process:
+        pid = int(wait_for(program.workspace / "pid"))
+        process.kill()
+        process.communicate()
+    os.killpg(pid, signal.SIGKILL)
+    (program.workspace / "pid").unlink()
+
+
+def test_every_run_is_kept_and_listed(here, program: Program) -> None:
+    program.script(say("first answer"))
+    started = here("first\ntask", "--json").of("run_started")[0]
+    second = here("second task", "--json")
+    lines = [LINE.match(line) for line in here("sessions").out.splitlines()]
+    assert [line and line.group(3, 4) for line in lines] == [("answered", "second task"), ("answered", "first")]
+    found = kept(here)
+    assert [session["id"] for session in found] == [second.events[-1]["session"], started["session"]]
+    assert found[0].keys() == {"id", "time", "created", "state", "task", "kind", "agent", "workspace"}
+    assert found[0]["workspace"] == str(program.workspace)
+    assert here("sessions", "list", "--json").out == here("sessions", "--json").out
+
+
+def test_a_session_is_gone_on_with(here, program: Program) -> None:
+    program.script(say("one"))
+    first = here("the first task", "--json").events[-1]["session"]
+    program.script(say("two"))
+    again = here("--resume", "last", "the second task", "--json")
+    assert (again.code, again.events[-1]["session"], again.events[-1]["answer"]) == (0, first, "two")
+    assert in_short(said(here, first)) == [
+        "user text the first task",
+        "assistant text one",
+        "user text the second task",
+        "assistant text two",
+    ]
+    assert len(kept(here)) == 1
+
+
+def test_last_is_of_this_workspace(here, program: Program) -> None:
+    program.script(say("one"))
+    ids = [here(name, "--workspace", name, "--json").events[-1]["session"] for name in ("a", "b")]
+    resumed = here("more", "--workspace", "a", "--resume", "last", "--json")
+    assert resumed.events[-1]["session"] == ids[0]
+    assert here("more", "--workspace", "c", "--resume", "last").code == 2
+    assert here("more", "--workspace", "c", "--resume", ids[1][:6]).code == 0
+
+
+def test_a_killed_run_goes_on_and_repeats_nothing_by_itself(here, program: Program) -> None:
+    program.script(calls(BASH), say("late"))
+    killed_in_a_command(program)
+    assert [session["state"] for session in kept(here)] == ["interrupted"]
+    shown = here("sessions", "show", "last").out
+    assert "may have had its effect: bash" in shown
+    program.script(calls(BASH), calls(BASH_SHORT), say("the end"))
+    again = here("--resume", "last", "--approve", "auto", "--json")
+    assert (again.code, again.events[-1]["answer"], again.events[-1]["stop_reason"]) == (0, "the end", "answered")
+    (repaired,) = [notice["message"] for notice in again.of("notice") if notice["code"] == "SESSION_REPAIRED"]
+    assert repaired == "1 call cut off in the run before; whether bash had its effect is unknown"
+    refused, made = again.of("tool_finished")
+    assert "this exact call was cut off earlier and may have had its effect" in refused["content"]
+    assert (refused["ok"], made["ok"]) == (False, True)
+    assert (program.workspace / "deeds").read_text() == "deed\ndeed\n"
+    assert again.of("run_started")[0]["task"] == "the task"
+    assert [session["state"] for session in kept(here)] == ["answered"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_is_resumable(here, program: Program, number: int, code: int) -> None:
+    program.script(calls(BASH), say("late"))
+    with program.start("--approve", "auto", "the task", stdin=subprocess.DEVNULL) as process:
+        wait_for(program.workspace / "pid")
+        process.send_signal(number)
+        process.communicate(timeout=15)
+    assert process.returncode == code
+    assert [session["state"] for session in kept(here)] == ["cancelled"]
+    program.script(calls(BASH), say("the end"))
+    again = here("--resume", "last", "--approve", "auto", "--json")
+    assert (again.code, again.events[-1]["answer"]) == (0, "the end")
+    assert "may have had its effect" in again.of("tool_finished")[0]["content"]
+    assert (program.workspace / "deeds").read_text() == "deed\n"
+
+
+def test_a_session_in_use_is_refused_by_its_owners_name(here, program: Program) -> None:
+    program.script(calls(BASH), say("late"))
+    with program.start("--approve", "auto", "the task", stdin=subprocess.DEVNULL) as process:
+        wait_for(program.workspace / "pid")
+        assert [session["state"] for session in kept(here)] == ["running"]
+        refused = here("--resume", "last", "more")
+        assert refused.code == 1
+        assert f"is in use by process {process.pid} on " in refused.err
+        assert "→ end that run first, or work on a copy: python main.py sessions fork " in refused.err
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=15)
+
+
+def test_nothing_left_to_go_on_with_is_a_mistake_that_says_so(here, program: Program) -> None:
+    program.script(say("one"))
+    here("task")
+    outcome = here("--resume", "last")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "has nothing unfinished\n→ say what to do next" in outcome.err
+
+
+def test_resuming_waits_for_no_standard_input(here, program: Program) -> None:
+    """B196: an open pipe that nobody writes to."""
+    program.script({"error": {"code": "AUTH", "message": "no"}}, say("late"))
+    assert here("task").code == 1
+    program.script(say("the end"))
+    with program.start("--resume", "last") as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == b"the end\n"
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("reference", ["", "../x", " x", "nosuch", "x" * 300])
+def test_b195_a_reference_that_names_nothing_is_bad_usage(here, program: Program, reference: str) -> None:
+    program.script(say("one"))
+    here("task")
+    outcome = here("--resume", reference, "more")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.splitlines()[-1] == "→ python main.py sessions list shows them"
+
+
+def test_a_home_that_cannot_be_written_keeps_nothing_and_says_so(here, program: Program, monkeypatch) -> None:
+    program.script(say("one"))
+    (program.folder / "file").write_text("x")
+    monkeypatch.setenv("DRAGOMAN_HOME", str(program.folder / "file"))
+    outcome = here("task", "--json")
+    assert (outcome.code, outcome.events[-1]["answer"], outcome.events[-1]["session"]) == (0, "one", None)
+    (notice,) = [event for event in outcome.of("notice") if event["code"] == "SESSION_NOT_KEPT"]
+    assert notice["message"].startswith("this run is not stored and cannot be resumed: the sessions in ")
+    refused = here("task", "--resume", "last")
+    assert (refused.code, refused.out) == (2, "")
+
+
+def test_a_newer_file_is_left_alone(here, program: Program, home: Path) -> None:
+    import sqlite3
+
+    program.script(say("one"))
+    here("task")
+    file = home / "sessions" / "sessions.db"
+    db = sqlite3.connect(file)
+    db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    before = file.read_bytes()
+    outcome = here("task", "--json")
+    assert outcome.code == 0
+    assert [event["code"] for event in outcome.of("notice") if "SESSION" in event["code"]] == ["SESSION_NOT_KEPT"]
+    refused = here("task", "--resume", "last", "--json")
+    assert (refused.code, refused.events[-1]["error"]["code"]) == (1, "SESSION_NEWER")
+    assert here("sessions").code == 1
+    assert file.read_bytes() == before
+
+
+def test_saving_can_be_switched_off(here, program: Program, home: Path) -> None:
+    program.script(say("one"))
+    program.configure(program.config.read_text() + "[sessions]\nsave = false\n")
+    outcome = here("task", "--json")
+    assert (outcome.code, outcome.events[-1]["session"], outcome.of("notice")[1:]) == (0, None, [])
+    assert not (home / "sessions").exists()
+
+
+def test_old_sessions_are_forgotten_when_that_is_wished(here, program: Program, home: Path) -> None:
+    import sqlite3
+
+    program.script(say("one"))
+    here("old task")
+    with sqlite3.connect(home / "sessions" / "sessions.db") as db:
+        db.execute("UPDATE session SET updated = updated - 10 * 86400")
+    db.close()
+    program.configure(program.config.read_text() + "[sessions]\nkeep_days = 9\n")
+    here("new task")
+    assert [session["task"] for session in kept(here)] == ["new task"]
+
+
+def test_secrets_do_not_reach_the_file(here, program: Program, home: Path) -> None:
+    key = "sk-Vq3zTB7fGk29PmXcLw84"
+    program.script(calls({"name": "bash", "arguments": {"command": f"echo {key}"}}), say(f"it is {key}"))
+    program.configure(program.config.read_text() + f'api_key = "{key}"\n')
+    here("--approve", "auto", f"my key is {key}")
+    assert len(kept(here)) == 1
+    assert [path.name for path in home.rglob("*") if path.is_file() and key.encode() in path.read_bytes()] == []
+
+
+def test_damaged_rows_are_told_once(here, program: Program, home: Path) -> None:
+    import sqlite3
+
+    program.script(say("one"))
+    here("task")
+    with sqlite3.connect(home / "sessions" / "sessions.db") as db:
+        db.execute("UPDATE event SET data = ? WHERE kind = 'message' AND seq > 2", ("[" * 100_000,))
+    db.close()
+    program.script(say("two"))
+    outcome = here("--resume", "last", "more", "--json")
+    assert (outcome.code, outcome.events[-1]["answer"]) == (0, "two")
+    told = [event["message"] for event in outcome.of("notice") if event["code"] == "SESSION_DAMAGED"]
+    assert told == ["1 damaged row of the session set aside"]
+    program.script(say("three"))
+    outcome = here("--resume", "last", "more", "--json")
+    assert [event for event in outcome.of("notice") if event["code"] == "SESSION_DAMAGED"] == []
+
+
+def test_a_disk_that_fills_up_stops_the_run_before_the_next_effect(here, program: Program, monkeypatch) -> None:
+    import sqlite3
+
+    from app.memory.session_store import SessionStore
+
+    append = SessionStore.append
+
+    def full(self: SessionStore, number: Any, rows: Any, **more: Any) -> int:
+        if any(row.kind == "started" for row in rows):
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            with self._words():
+                raise error
+        return append(self, number, rows, **more)
+
+    program.script(calls(BASH_SHORT), say("late"))
+    with monkeypatch.context() as patched:
+        patched.setattr(SessionStore, "append", full)
+        outcome = here("--approve", "auto", "the task", "--json")
+    assert (outcome.code, outcome.events[-1]["error"]["code"]) == (1, "SESSION")
+    assert "the disk is full" in outcome.events[-1]["error"]["message"]
+    assert not (program.workspace / "deeds").exists()
+    program.script(calls(BASH_SHORT), say("the end"))
+    again = here("--resume", "last", "--approve", "auto", "--json")
+    assert (again.code, again.events[-1]["answer"]) == (0, "the end")
+    assert (program.workspace / "deeds").read_text() == "deed\n"
+
+
+def test_search_fork_export_import_delete(here, program: Program) -> None:
+    program.script(say("the needle is found"))
+    name = here("look for it", "--json").events[-1]["session"]
+    hits = here("sessions", "search", "needle").out.splitlines()
+    assert [hit.split("  ")[::2] for hit in hits] == [[name, "the needle is found"]]
+    (hit,) = [json.loads(line) for line in here("sessions", "search", "needle", "--json").out.splitlines()]
+    assert (hit["session"], hit["message"]["content"][0]["text"]) == (name, "the needle is found")
+    fork = here("sessions", "fork", name[:5]).out.strip()
+    assert in_short(said(here, fork)) == in_short(said(here, name))
+    file = program.folder / "out.jsonl"
+    assert here("sessions", "export", name, "-o", str(file)).code == 0
+    assert here("sessions", "export", name).out == file.read_text()
+    assert here("sessions", "export", name, "-o", str(file)).code == 2
+    assert here("sessions", "delete", name, fork).err == f"deleted {name}\ndeleted {fork}\n"
+    assert here("sessions").out == ""
+    assert here("sessions", "import", str(file)).out == f"{name}\n"
+    assert in_short(said(here, name)) == ["user text look for it", "assistant text the needle is found"]
+    assert here("sessions", "import", str(program.config)).code == 1
+    assert here("sessions", "show", "nosuch").code == 2
+
+
+def test_without_sessions_the_list_is_empty_and_nothing_is_made(here, home: Path) -> None:
+    assert here("sessions") == Outcome(0, "", "")
+    assert here("sessions", "show", "last").code == 2
+    assert here("--llm", "test", "--resume", "last", "x").code == 2
+    assert not home.exists()
+
+
+ASK = {"name": "ask_human", "arguments": {"question": "Red or blue?"}}
+
+
+def test_a_question_waits_for_its_answer(here, program: Program, terminal: Callable[..., Terminal]) -> None:
+    program.script(calls(ASK), say("late"))
+    first = terminal("paint the door")
+    first.until("Red or blue\\?[^$]*your answer: ")
+    first.process.kill()
+    first.wait()
+    assert "waits for an answer: Red or blue?" in here("sessions", "show", "last").out
+    program.script(say("painted blue"))
+    outcome = here("--resume", "last")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "the session waits for an answer: Red or blue?\n→ give the answer as the prompt" in outcome.err
+    second = terminal("--resume", "last")
+    second.until("Red or blue\\?")
+    second.until("you>")
+    second.type("blue\r")
+    second.until("painted blue")
+    second.until("you>")
+    second.type("\x04")
+    assert second.wait() == 0
+    assert in_short(said(here))[1:] == [
+        "assistant tool-call ask_human",
+        "user tool-result blue",
+        "assistant text painted blue",
+    ]
+
+
+def test_an_answer_given_as_the_prompt(here, program: Program, terminal: Callable[..., Terminal]) -> None:
+    program.script(calls(ASK), say("late"))
+    first = terminal("paint the door")
+    first.until("your answer: ")
+    first.process.kill()
+    first.wait()
+    program.script(say("painted red"))
+    assert here("--resume", "last", "red").out == "painted red\n"
+    assert "user tool-result red" in in_short(said(here))
+
+
+def test_a_conversation_is_one_session(here, program: Program, terminal: Callable[..., Terminal]) -> None:
+    program.script(say("one"), say("two"))
+    talk = terminal()
+    for words, answer in (("first", "one"), ("second", "two")):
+        talk.until("you>")
+        talk.type(f"{words}\r")
+        talk.until(answer)
+    talk.until("you>")
+    talk.type("\x04")
+    assert talk.wait() == 0
+    assert in_short(said(here)) == ["user text first", "assistant text one", "user text second", "assistant text two"]
+    program.script(say("three"))
+    talk = terminal("--resume", "last")
+    talk.until("you>")
+    talk.type("third\r")
+    talk.until("three")
+    talk.until("you>")
+    talk.type("\x04")
+    assert talk.wait() == 0
+    assert len(kept(here)) == 1
+    assert in_short(said(here))[-2:] == ["user text third", "assistant text three"]
+
+
+PLAN = {
+    "name": "planning",
+    "arguments": {"command": "create", "title": "Two deeds", "steps": ["do the first", "do the second"]},
+}
+
+
+def test_a_killed_flow_goes_on_with_its_plan(here, program: Program) -> None:
+    program.script(calls(PLAN), say("the first is done"), calls(BASH), say("late"))
+    killed_in_a_command(program, main="run_flow.py")
+    assert [(session["kind"], session["state"]) for session in kept(here)] == [("flow", "interrupted")]
+    assert here("--resume", "last", "x").code == 2
+    program.script(calls(BASH), say("the second is done"), say("the report"))
+    again = here("--resume", "last", "--approve", "auto", "--json", flow=True)
+    assert (again.code, again.events[-1]["answer"], again.events[-1]["stop_reason"]) == (0, "the report", "finished")
+    plans = [[step["status"] for step in event["plan"]["steps"]] for event in again.of("plan_changed")]
+    assert plans == [["completed", "not_started"], ["completed", "in_progress"], ["completed", "completed"]]
+    assert "may have had its effect" in again.of("tool_finished")[0]["content"]
+    assert (program.workspace / "deeds").read_text() == "deed\n"
+    assert again.of("run_started")[0]["task"] == "the task"
+    shown = here("sessions", "show", "last").out
+    assert "assistant> the first is done" in shown
+    assert "assistant> the second is done" in shown
