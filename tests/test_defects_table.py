@@ -14,9 +14,9 @@ PAGE = (ROOT / "docs/defects.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([MHF]?\d+) \| (.+?) \| (.*) \|$", PAGE, re.MULTILINE)
 WANTED = [
     *(f"M{n}" for n in range(1, 21)),
-    *(f"H{n}" for n in (1, 2, *range(5, 13))),
+    *(f"H{n}" for n in range(1, 13)),
     *(f"F{n}" for n in range(1, 13)),
-    *(str(n) for n in (*range(1, 59), *range(120, 133))),
+    *(str(n) for n in (*range(1, 59), 68, *range(120, 133), 174)),
 ]
 
 
