@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,14 @@ from app.flows.base import Flow, FlowFactory, Keeper
 from app.flows.planning import Member, PlanningFlow
 from app.llm.client import LLM
 from app.llm.pool import LLMPool, set_default_pool
+from app.llm.spending import close_ledgers, process_ledger, run_ledger
 from app.memory.memory import Memory
 from app.prompts import Prompts
 from app.sandbox.base import Sandbox
 from app.sandbox.local import LocalSandbox
 from app.schema.errors import ConfigError
 from app.schema.plan import Plan
+from app.schema.usage import Ledger
 from app.tools.approval import ApprovalPolicy, Approver
 from app.tools.ask_human import AskHuman, Human
 from app.tools.bash import Bash
@@ -53,6 +55,8 @@ class App:
     approver: Approver | None = None
     human: Human | None = None
     extra_tools: tuple[Callable[[App], AnyTool], ...] = ()
+    spending: Ledger = field(default_factory=lambda: Ledger(scope="process"))
+    """What all runs of this app spend, under the day's ledger; `run_ledger` makes those of runs."""
     llm_override: str | None = None
     """A config name (`--llm`) that every agent uses instead of its own."""
 
@@ -76,6 +80,10 @@ class App:
             return self.llm_override, "of --llm"
         name, place = self.config.llm_name_for_agent(agent)
         return name, f"there is no [llm.{agent.lower()}]" if place == "[llm]" else f"of {place}"
+
+    def run_ledger(self, *, one_agent: bool) -> Ledger:
+        """The ledger of a new run with the limits of `[budget]`, under those of the process and the day."""
+        return run_ledger(self.config.budget, self.spending, one_agent=one_agent)
 
     def toolbox_for(self, agent: str, tools: Sequence[AnyTool]) -> Toolbox:
         limit = self.config.agent(agent).max_observe or OBSERVE_CHARS
@@ -104,6 +112,7 @@ class App:
             await self.sandbox.close()
         finally:
             set_default_pool(None)
+            close_ledgers(self.spending)
             await self.pool.close()
 
 
@@ -165,6 +174,7 @@ def build_app(
         approver=approver,
         human=human,
         extra_tools=tuple(extra_tools),
+        spending=process_ledger(config.budget),
         llm_override=llm,
     )
 

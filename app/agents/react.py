@@ -23,9 +23,7 @@ from app.schema.message import (
     tool_result_message,
     user_message,
 )
-from app.schema.request import ModelReply
 from app.schema.run import RunContext, RunError, RunResult, StopReason
-from app.schema.usage import Usage
 
 INTERRUPTED = "interrupted before it gave a result; its outcome is unknown"
 """The result of a call that was running when the run was cut off."""
@@ -65,14 +63,12 @@ class ReActAgent(ABC):
         self.where = where
         self.why_llm = why_llm
         self._steps = 0
-        self._requests = 0
-        self._usage = Usage()
         self._first = 0
 
     async def run(self, task: str, ctx: RunContext | None = None, *, images: Iterable[ImageBlock] = ()) -> RunResult:
         """Work on `task` to its end. Never raises for what a model, a tool or a limit did: that is in the result.
 
-        In a nested context the result counts this agent's own requests; else everything in the context's ledger.
+        The result counts everything in the context's ledger; a nested context has one of its own.
         Raises `UsageError` for a blank task. Cancelling the surrounding asyncio task still cancels; a stop through
         `ctx.cancel` ends in a result. Either way the memory stays valid for the next run.
         """
@@ -109,8 +105,6 @@ class ReActAgent(ABC):
     def begin(self, ctx: RunContext) -> None:
         """Forget what belonged to the run before; called at the start of each."""
         self._steps = 0
-        self._requests = 0
-        self._usage = Usage()
         self._first = len(self.memory)
 
     @abstractmethod
@@ -167,19 +161,19 @@ class ReActAgent(ABC):
         error = RunError("STEP_LIMIT", message, "raise --max-steps or split the task")
         return Ending("step_limit", self._last_text(), error)
 
-    def _count(self, reply: ModelReply) -> None:
-        """Book a reply as this agent's own."""
-        self._requests += reply.attempts
-        self._usage += reply.usage
-
     def _result(self, ending: Ending, ctx: RunContext) -> RunResult:
-        if ctx.parent is None:
-            spent = (ctx.ledger.usage, ctx.ledger.requests, ctx.ledger.cost_usd)
-        else:
-            spent = (self._usage, self._requests, self.llm.price(self._usage))
-        usage, requests, cost = spent
+        ledger = ctx.ledger
         cause = ctx.cancel.cause if ending.reason == "cancelled" else None
-        return RunResult(ending.reason, ending.answer, usage, ending.error, self._steps, requests, cost, cause)
+        return RunResult(
+            ending.reason,
+            ending.answer,
+            ledger.usage,
+            ending.error,
+            self._steps,
+            ledger.requests,
+            ledger.cost_usd,
+            cause,
+        )
 
     def _close_open_calls(self) -> None:
         for call in self.memory.open_calls:

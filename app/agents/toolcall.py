@@ -115,7 +115,7 @@ class ToolCallAgent(ReActAgent):
             hints.append(LAST_CALL if self.tool_choice == "required" else LAST_STEP)
         self._hint = ""
         await self.memory.settled()
-        reply = await self.llm.ask_tool(
+        return await self.llm.ask_tool(
             self.memory.view(),
             system=self.system,
             tools=self.toolbox.specs,
@@ -123,8 +123,6 @@ class ToolCallAgent(ReActAgent):
             hint="\n".join(filter(None, hints)),
             ctx=ctx,
         )
-        self._count(reply)
-        return reply
 
     async def act(self, calls: Sequence[ToolCallBlock], ctx: RunContext) -> Ending | None:
         """Run the calls of one reply by the rules of `CallBatch` and store their results.

@@ -58,6 +58,14 @@ class CapabilitySettings(Settings):
     json_schema: bool | None = None
 
 
+class RateSettings(Settings):
+    """What the account allows, for all agents of the process together; None = not said, the vendor's headers tell."""
+
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    max_concurrency: int | None = Field(default=None, ge=1)
+
+
 class LLMSettings(Settings):
     """One model configuration: the base `[llm]`, or `[llm.<name>]` laid over it."""
 
@@ -77,6 +85,7 @@ class LLMSettings(Settings):
     fallback: tuple[str, ...] = ()
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     retry: RetrySettings = RetrySettings()
+    rate: RateSettings = RateSettings()
     capabilities: CapabilitySettings = CapabilitySettings()
     script: str = ""
     """For `api_type = "test"`: a JSON file of scripted replies; empty = the built-in demonstration."""
@@ -165,13 +174,27 @@ class SessionSettings(Settings):
     keep_days: float | None = Field(default=None, gt=0)
 
 
-class BudgetSettings(Settings):
-    """Limits of one run; None = no limit. `max_steps` is for agents that name none of their own."""
+class LimitSettings(Settings):
+    """What may be spent; None = no limit. Tokens are input and output together, `max_cost` is US dollars."""
 
-    max_steps: int | None = Field(default=None, ge=1)
     max_tokens: int | None = Field(default=None, gt=0)
     max_cost: float | None = Field(default=None, gt=0)
+    max_requests: int | None = Field(default=None, gt=0)
+
+
+class BudgetSettings(LimitSettings):
+    """Limits of one run, and under them those of each agent, of all runs of a process and of a day.
+
+    `max_steps` is for agents that name none of their own; `unpriced` says whether a model without a known price may be
+    called while money is limited.
+    """
+
+    max_steps: int | None = Field(default=None, ge=1)
     timeout_s: float | None = Field(default=None, gt=0)
+    unpriced: Literal["count_only", "refuse"] = "count_only"
+    agent: LimitSettings = LimitSettings()
+    process: LimitSettings = LimitSettings()
+    day: LimitSettings = LimitSettings()
 
 
 class ServerSettings(Settings):

@@ -136,6 +136,7 @@ def _add_limits(parser: _Parser) -> None:
     group.add_argument("--max-steps", type=_count, metavar="N", help="steps of an agent")
     group.add_argument("--max-tokens", type=_count, metavar="N", help="tokens, input and output together")
     group.add_argument("--max-cost", type=_amount, metavar="USD", help="money, in US dollars")
+    group.add_argument("--max-requests", type=_count, metavar="N", help="requests to models")
     group.add_argument("--timeout", type=_amount, metavar="S", help="seconds")
 
 

@@ -25,7 +25,6 @@ from app.llm.client import LLM
 from app.schema.errors import ConfigError, LLMError, SessionError
 from app.schema.message import ImageBlock
 from app.schema.run import EventSink, RunContext, RunResult
-from app.schema.usage import Ledger
 
 if TYPE_CHECKING:
     from app.agents.toolcall import ToolCallAgent
@@ -47,6 +46,7 @@ async def configuration(options: argparse.Namespace) -> Config:
         "budget.max_steps": options.max_steps,
         "budget.max_tokens": options.max_tokens,
         "budget.max_cost": options.max_cost,
+        "budget.max_requests": options.max_requests,
         "budget.timeout_s": options.timeout,
     }
     if options.llm is None:
@@ -131,7 +131,7 @@ class Work:
         """A fresh context with the limits of the configuration."""
         budget = self.app.config.budget
         deadline = time.monotonic() + budget.timeout_s if budget.timeout_s else None
-        ledger = Ledger(max_tokens=budget.max_tokens, max_cost=budget.max_cost)
+        ledger = self.app.run_ledger(one_agent=self._agent is not None)
         ctx = RunContext(ledger=ledger, deadline=deadline, session=self.keeping.id)
         ctx.sink = self.keeping.sink(sink, tell_in(ctx))
         return ctx
