@@ -137,7 +137,10 @@ OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("parallel_tool_calls", _any(r"parallel_tool_calls")),
     ("tool_choice", _any(r"tool_choice")),
     ("reasoning_summary", _any(r"reasoning[._]summar|reasoning summar")),
-    ("reasoning_effort", _any(r"reasoning_effort|reasoning\.effort")),
+    (
+        "reasoning_effort",
+        _any(r"reasoning_effort|reasoning\.effort", r"thinking.{0,20} is not (?:enabled|supported)"),
+    ),
     ("response_format", _any(r"response_format|json_schema|text\.format")),
     ("include", _any(r"encrypted content is not supported|(?:parameter|argument|value).{0,12}\binclude\b")),
     ("replay", _any(r"invalid_encrypted_content|encrypted content .{0,80}could not be")),

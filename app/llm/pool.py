@@ -147,6 +147,10 @@ def _http_dialect(dialect: Dialect, api_type: str) -> type[HTTPAdapter]:
             from app.llm.adapters.responses import ResponsesAdapter
 
             return ResponsesAdapter
+        case "gemini":
+            from app.llm.adapters.gemini import GeminiAdapter
+
+            return GeminiAdapter
         case "polling":
             from app.llm.adapters.polling import PollingAdapter
 

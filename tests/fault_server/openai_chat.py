@@ -59,7 +59,7 @@ class OpenAIChat(Dialect):
             {"index": 0, "message": _message(reply, request), "logprobs": None, "finish_reason": finish_of(reply)}
         ]
         if reply.usage_at != "absent":
-            document["usage"] = _usage(reply, request)
+            document["usage"] = usage_of(reply, request)
         return document
 
     def events(self, reply: Reply, request: Request) -> list[Event]:
@@ -103,7 +103,7 @@ def _whole_call(reply: Reply, request: Request, index: int) -> dict[str, Any]:
 def _chunks(reply: Reply, request: Request) -> Iterator[dict[str, Any]]:
     include_usage = (request.json.get("stream_options") or {}).get("include_usage") is True
     usage_at = reply.usage_at if reply.usage_at != "auto" else "trailer" if include_usage else "absent"
-    counted = _usage(reply, request)
+    counted = usage_of(reply, request)
     for choices in _leading_choices(reply):
         yield _shell(reply, request, "chat.completion.chunk") | {"choices": choices}
     for delta in _deltas(reply, request):
@@ -139,9 +139,9 @@ def _deltas(reply: Reply, request: Request) -> Iterator[dict[str, Any]]:
     elif "role_none" not in reply.odd:
         yield role | {"content": None if reply.tool_calls and not reply.text else ""}
     repeated = role if "role_every" in reply.odd else {}
-    for piece in _cut(reply.reasoning, reply.pieces):
+    for piece in cut(reply.reasoning, reply.pieces):
         yield repeated | {reply.reasoning_field: piece}
-    pieces = reply.pieces if isinstance(reply.pieces, tuple) else _cut(reply.text or "", reply.pieces)
+    pieces = reply.pieces if isinstance(reply.pieces, tuple) else cut(reply.text or "", reply.pieces)
     for piece in pieces:
         yield repeated | {"content": _content(reply, piece)}
     if reply.refusal:
@@ -164,7 +164,7 @@ def _fragments(reply: Reply, request: Request) -> Iterable[dict[str, Any]]:
 def _call_fragments(reply: Reply, request: Request, index: int, each: Call) -> Iterator[dict[str, Any]]:
     """As OpenAI streams a call: first id and name with empty arguments, then the arguments in pieces."""
     odd = reply.odd
-    parts: list[Any] = ["", *_cut(each.arguments, reply.pieces)]
+    parts: list[Any] = ["", *cut(each.arguments, reply.pieces)]
     if "arguments_object" in odd:
         parts = [json.loads(each.arguments)]
     name = _id(reply, request, index)
@@ -199,12 +199,12 @@ def _content(reply: Reply, text: str | None) -> Any:
     return [{"type": "text", "text": text}] if "content_parts" in reply.odd else text
 
 
-def _cut(text: str, pieces: int | tuple[str, ...]) -> list[str]:
+def cut(text: str, pieces: int | tuple[str, ...]) -> list[str]:
     size = pieces if isinstance(pieces, int) else 8
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-def _usage(reply: Reply, request: Request) -> dict[str, Any]:
+def usage_of(reply: Reply, request: Request) -> dict[str, Any]:
     if reply.usage is not None:
         return reply.usage
     written = (reply.text or "") + reply.reasoning + "".join(each.name + each.arguments for each in reply.tool_calls)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .behaviours import InBand, Reply
-from .openai_chat import CREATED, OpenAIChat, _cut, _usage
+from .openai_chat import CREATED, OpenAIChat, cut, usage_of
 from .record import Request
 from .render import Event
 from .responses_check import SEAL, check_request
@@ -44,7 +44,8 @@ class Responses(OpenAIChat):
                 payload["item_id"] += f"-{number}"
             payload["sequence_number"] = number
             number += 1
-            events.append(Event(json.dumps(payload, ensure_ascii=False), payload["type"]))
+            text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+            events.append(Event(text, payload["type"]))
         return events
 
 
@@ -63,7 +64,7 @@ def _items(reply: Reply, request: Request) -> list[dict[str, Any]]:
         items.append({"id": f"rs_{name}", "type": "reasoning", "summary": summary, **sealed_text})
     parts: list[dict[str, Any]] = []
     if reply.text:
-        parts.append({"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []})
+        parts.append({"type": "output_text", "text": reply.text, "annotations": []})
     if reply.refusal:
         parts.append({"type": "refusal", "refusal": reply.refusal})
     if parts:
@@ -78,25 +79,27 @@ def _items(reply: Reply, request: Request) -> list[dict[str, Any]]:
     return items
 
 
-def _response(reply: Reply, request: Request, output: list[dict[str, Any]], *, started: bool = False) -> Any:
+def _started(reply: Reply, request: Request) -> dict[str, Any]:
+    model = reply.model or request.json["model"]
+    return {"id": f"resp_{request.number}", "object": "response", "status": "in_progress", "model": model, "output": []}
+
+
+def _response(reply: Reply, request: Request, output: list[dict[str, Any]]) -> dict[str, Any]:
     finish = "auto" if reply.finish in ("auto", None, "stop", "tool_calls") else reply.finish
-    status = "in_progress" if started else "completed" if finish == "auto" else "incomplete"
+    status = "completed" if finish == "auto" else "incomplete"
     details = {"reason": REASONS.get(str(finish), finish)} if status == "incomplete" else None
-    return {
-        "id": f"resp_{request.number}",
-        "object": "response",
+    return _started(reply, request) | {
         "created_at": CREATED,
         "status": status,
         "error": None,
         "incomplete_details": details,
-        "instructions": request.json.get("instructions"),
-        "model": reply.model or request.json["model"],
+        "instructions": None,
         "output": output,
         "parallel_tool_calls": request.json.get("parallel_tool_calls", True),
         "store": False,
         "tool_choice": request.json.get("tool_choice", "auto"),
-        "tools": request.json.get("tools", []),
-        "usage": None if started or reply.usage_at == "absent" else _counts(_usage(reply, request)),
+        "tools": [],
+        "usage": None if reply.usage_at == "absent" else _counts(usage_of(reply, request)),
         "metadata": {},
     }
 
@@ -114,9 +117,8 @@ def _counts(usage: dict[str, Any]) -> dict[str, Any]:
 
 
 def _events(reply: Reply, request: Request) -> Iterator[dict[str, Any]]:
-    started = _response(reply, request, [], started=True)
-    yield {"type": "response.created", "response": started}
-    yield {"type": "response.in_progress", "response": started}
+    yield {"type": "response.created", "response": _started(reply, request)}
+    yield {"type": "response.in_progress", "response": _started(reply, request)}
     items = _items(reply, request)
     for index, item in enumerate(items):
         empty = {"summary": [], "content": [], "arguments": ""}
@@ -138,7 +140,7 @@ def _pieces(item: dict[str, Any], reply: Reply) -> Iterator[dict[str, Any]]:
             kind = "response.reasoning_summary"
             part = item["summary"][0]
             yield {"type": f"{kind}_part.added", "summary_index": 0, "part": {"type": "summary_text", "text": ""}}
-            for piece in _cut(part["text"], reply.pieces):
+            for piece in cut(part["text"], reply.pieces):
                 yield {"type": f"{kind}_text.delta", "summary_index": 0, "delta": piece}
             yield {"type": f"{kind}_text.done", "summary_index": 0, "text": part["text"]}
             yield {"type": f"{kind}_part.done", "summary_index": 0, "part": part}
@@ -149,7 +151,7 @@ def _pieces(item: dict[str, Any], reply: Reply) -> Iterator[dict[str, Any]]:
         case _:
             kind = "response.function_call_arguments"
             if isinstance(item["arguments"], str):
-                for piece in _cut(item["arguments"], reply.pieces):
+                for piece in cut(item["arguments"], reply.pieces):
                     yield {"type": f"{kind}.delta", "delta": piece}
             yield {"type": f"{kind}.done", "name": item["name"], "arguments": item["arguments"]}
 
@@ -157,10 +159,9 @@ def _pieces(item: dict[str, Any], reply: Reply) -> Iterator[dict[str, Any]]:
 def _part_pieces(part: dict[str, Any], reply: Reply) -> Iterator[dict[str, Any]]:
     member = "refusal" if part["type"] == "refusal" else "text"
     kind = f"response.{part['type']}"
-    logprobs = {} if member == "refusal" else {"logprobs": []}
-    split = reply.pieces if isinstance(reply.pieces, tuple) and member == "text" else _cut(part[member], reply.pieces)
+    split = reply.pieces if isinstance(reply.pieces, tuple) and member == "text" else cut(part[member], reply.pieces)
     yield {"type": "response.content_part.added", "part": part | {member: ""}}
     for piece in split:
-        yield {"type": f"{kind}.delta", "delta": piece, **logprobs}
-    yield {"type": f"{kind}.done", member: part[member], **logprobs}
+        yield {"type": f"{kind}.delta", "delta": piece}
+    yield {"type": f"{kind}.done", member: part[member]}
     yield {"type": "response.content_part.done", "part": part}

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter
+from app.llm.adapters.gemini import GeminiAdapter
 from app.llm.adapters.http import Account
 from app.llm.adapters.openai_chat import OpenAIChatAdapter
 from app.llm.adapters.polling import PollingAdapter
@@ -18,6 +19,7 @@ from app.llm.adapters.responses import ResponsesAdapter
 from app.llm.models import DEFAULTS
 from app.llm.transport import Timeouts, Transport
 from tests.fault_server import FaultServer
+from tests.fault_server.gemini import Gemini
 from tests.fault_server.openai_chat import OpenAIChat
 from tests.fault_server.polling import Polling
 from tests.fault_server.render import Dialect
@@ -54,6 +56,11 @@ def _responses(server: FaultServer, transport: Transport, timeouts: Timeouts) ->
     return ResponsesAdapter(account(server, timeouts), transport, route="main", facts=DEFAULTS)
 
 
+def _gemini(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
+    base = replace(account(server, timeouts, vendor="google", root=True), base_url=f"{server.root}/v1beta")
+    return GeminiAdapter(base, transport, route="main", facts=DEFAULTS)
+
+
 def _polling(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
     return PollingAdapter(account(server, timeouts, root=True), transport, route="main", facts=DEFAULTS)
 
@@ -75,5 +82,6 @@ _POLLING_LACKS = (
 DIALECTS: tuple[DialectRow, ...] = (
     DialectRow("chat", "openai", _chat, OpenAIChat),
     DialectRow("responses", "openai_responses", _responses, Responses),
+    DialectRow("gemini", "google", _gemini, Gemini),
     DialectRow("polling", "server", _polling, Polling, _POLLING_LACKS, own_framing=False),
 )

@@ -23,33 +23,35 @@ from app.schema.run import RunContext
 from tests.llm.asking import BASH, READ
 
 SERVE = """
-import json, sys
-from llmock.testing import BASE_PATHS, LLMockServer
+import sys
+from llmock.testing import LLMockServer
 with LLMockServer() as server:
-    print(json.dumps({"root": server.url} | {name: server.base_url(name) for name in BASE_PATHS}), flush=True)
+    print(server.url, flush=True)
     sys.stdin.read()
 """
 
 PROVIDERS = {
-    "openai": ("openai", "gpt-4o"),
-    "mistral": ("mistral", "mistral-large-latest"),
-    "groq": ("groq", "openai/gpt-oss-120b"),
-    "together": ("together", "openai/gpt-oss-120b"),
-    "perplexity": ("openai", "sonar"),
-    "ai21": ("openai", "jamba-large"),
-    "xai": ("xai", "grok-4"),
+    "openai": ("/v1", "openai", "gpt-4o"),
+    "openai responses": ("/v1", "openai_responses", "gpt-4o"),
+    "gemini": ("/gemini/v1beta", "google", "gemini-2.5-flash"),
+    "mistral": ("/mistral/v1", "mistral", "mistral-large-latest"),
+    "groq": ("/groq/openai/v1", "groq", "openai/gpt-oss-120b"),
+    "together": ("/together/v1", "together", "openai/gpt-oss-120b"),
+    "perplexity": ("/perplexity/v1", "openai", "sonar"),
+    "ai21": ("/ai21/v1", "openai", "jamba-large"),
+    "xai": ("/xai/v1", "xai", "grok-4"),
 }
-"""llmock's name of a provider → (our `api_type`, a model)."""
+"""provider → (its place at llmock, our `api_type`, a model)"""
 
 
 @pytest.fixture(scope="module")
-def addresses() -> Iterator[dict[str, str]]:
-    """Where each provider is served, by a process that ends with its standard input."""
+def root() -> Iterator[str]:
+    """The address of a mock in a process of its own, which ends with its standard input."""
     process = subprocess.Popen([sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield json.loads(process.stdout.readline())
+        yield process.stdout.readline().strip()
     finally:
         process.stdin.close()
         process.wait(10)
@@ -82,18 +84,18 @@ class Mock:
 
 
 @pytest.fixture
-def mock(addresses: dict[str, str]) -> Mock:
-    return Mock(addresses["root"])
+def mock(root: str) -> Mock:
+    return Mock(root)
 
 
 @pytest.fixture(params=PROVIDERS)
-async def llm(request: pytest.FixtureRequest, addresses: dict[str, str]) -> AsyncIterator[LLM]:
-    api_type, model = PROVIDERS[request.param]
+async def llm(request: pytest.FixtureRequest, root: str) -> AsyncIterator[LLM]:
+    path, api_type, model = PROVIDERS[request.param]
     settings = LLMSettings(
         name="main",
         model=model,
         api_type=api_type,
-        base_url=addresses[request.param],
+        base_url=f"{root}{path}",
         api_key=SecretStr("sk-test"),
         retry=RetrySettings(initial_delay_s=0.05, max_delay_s=0.2),
     )
@@ -170,5 +172,10 @@ async def test_a_dropped_connection_is_never_taken_for_an_end(
 async def test_broken_calls_reach_the_agent_as_they_are(llm: LLM, mock: Mock) -> None:
     await mock.plan({"type": "tool_fault", "kind": "malformed_arguments"})
     got = await llm.ask_tool("run a command", tools=(BASH,))
+    arguments = got.message.tool_calls[0].arguments
+    if llm.vendor == "google":
+        # Its wire carries arguments as an object, which cannot be broken.
+        assert isinstance(json.loads(arguments), dict)
+        return
     with pytest.raises(ValueError, match=r".+"):
-        json.loads(got.message.tool_calls[0].arguments)
+        json.loads(arguments)

@@ -183,10 +183,15 @@ class HTTPAdapter(LLMAdapter):
 
     def correct(self, error: LLMError, request: ModelRequest) -> str | None:
         """Learn from a refused option; returns what to tell the user, or None when there is nothing new to learn."""
-        sent: set[str] = set(as_table(json.loads(self.encode(request))) or ())
+        sent = self.sent_fields(request)
         if request.system:
             sent.add("system")
         return self.corrections.learn(error, request.config.model, sent)
+
+    def sent_fields(self, request: ModelRequest) -> set[str]:
+        """The names under which this request's options stand in its body."""
+        body: dict[str, JSON] = as_table(json.loads(self.encode(request))) or {}
+        return set(body)
 
     def takes(self, option: str, model: str) -> bool:
         """False once the server has refused this option for this model."""
