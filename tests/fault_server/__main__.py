@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.llm.dialects import DIALECTS
+
 from . import behaviours
 from .server import FaultServer, Script
 
@@ -21,6 +23,7 @@ def main() -> None:
     parser.add_argument("--script", type=Path, help='JSON: [["reply", {"text": "hi"}], ["status", {"code": 429}], …]')
     parser.add_argument("--repeat", action="store_true", help="start the script again at its end")
     parser.add_argument("--model", action="append", default=[], help="a name for /v1/models; repeatable")
+    parser.add_argument("--dialect", default="chat", help="a name of tests/llm/dialects.py: chat, responses, …")
     parser.add_argument("--accept-reasoning", action="store_true", help="reasoning may come back in the history")
     parser.add_argument("--no-strict", action="store_true", help="accept invalid requests")
     with contextlib.suppress(KeyboardInterrupt):
@@ -28,8 +31,10 @@ def main() -> None:
 
 
 async def _serve(arguments: argparse.Namespace) -> None:
+    wires = {row.name: row.wire for row in DIALECTS}
     server = FaultServer(
         _script(arguments),
+        dialect=None if arguments.dialect == "chat" else wires[arguments.dialect](),
         port=arguments.port,
         strict=not arguments.no_strict,
         accept_reasoning=arguments.accept_reasoning,

@@ -26,17 +26,18 @@ class Request:
     json: Any = None
 
 
-def prefix_violations(requests: Sequence[Request], *, tail_messages: int = 0) -> list[str]:
+def prefix_violations(requests: Sequence[Request], *, tail_messages: int = 0, member: str = "messages") -> list[str]:
     """Where a request body, up to the end of its last message, is not a byte prefix of the next one.
 
     `tail_messages` last messages of every request are hints that may change. Tools must be byte-equal wherever they
-    stand. Requests without messages are skipped, so one conversation at a time should be given.
+    stand. `member` is what the dialect calls the messages. Requests without messages are skipped, so one conversation
+    at a time should be given.
     """
-    chats = [request for request in requests if isinstance(request.json, dict) and request.json.get("messages")]
+    chats = [request for request in requests if isinstance(request.json, dict) and request.json.get(member)]
     problems: list[str] = []
     for before, after in itertools.pairwise(chats):
         name = f"request {before.number} → {after.number}"
-        kept = _kept_prefix(before.body, tail_messages)
+        kept = _kept_prefix(before.body, tail_messages, member)
         if not after.body.startswith(kept):
             at = next((i for i, (a, b) in enumerate(zip(kept, after.body, strict=False)) if a != b), len(after.body))
             seen = f"{kept[max(0, at - 30) : at + 30]!r} became {after.body[max(0, at - 30) : at + 30]!r}"
@@ -46,9 +47,9 @@ def prefix_violations(requests: Sequence[Request], *, tail_messages: int = 0) ->
     return problems
 
 
-def _kept_prefix(body: bytes, tail_messages: int) -> bytes:
+def _kept_prefix(body: bytes, tail_messages: int, member: str) -> bytes:
     text = body.decode()
-    start, _ = _members(text)["messages"]
+    start, _ = _members(text)[member]
     ends = _element_ends(text, start)
     kept = ends[: len(ends) - tail_messages] if tail_messages else ends
     return text[: kept[-1] if kept else start + 1].encode()

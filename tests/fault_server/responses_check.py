@@ -84,7 +84,7 @@ def _tools(body: dict[str, Any]) -> Iterator[str]:
             yield f"tools[{index}]: missing required parameter name"
         if not isinstance(tool.get("parameters"), dict):
             yield f"tools[{index}]: parameters are not an object"
-        if tool.get("strict") is not False and tool["parameters"].get("additionalProperties") is not False:
+        elif tool.get("strict") is not False and tool["parameters"].get("additionalProperties") is not False:
             yield f"tools[{index}]: a strict schema needs additionalProperties false"
         names[str(tool.get("name"))] += 1
     yield from (f"tools: {name} is offered {count} times" for name, count in names.items() if count > 1)

@@ -19,6 +19,7 @@ from app.llm.embedded.fetch import consent_given, ensure_model
 from app.llm.embedded.server import EmbeddedServer
 from app.llm.pool import LLMPool
 from app.schema.event import EventRecord, TextStreamed
+from app.schema.message import user_message
 from app.schema.request import ToolSpec
 from app.schema.run import RunContext
 
@@ -123,3 +124,22 @@ async def test_an_outside_server_by_base_url_and_cancel_frees_it(models: None) -
     finally:
         await pool.close()
         await server.close()
+
+
+async def test_llama_cpp_speaks_responses(models: None) -> None:
+    server = EmbeddedServer(CACHE / "models" / ROW.file, ROW, context=2048)
+    base_url = await server.start()
+    options = {"api_type": "openai_responses", "model": ROW.name, "base_url": base_url, "api_key": server.api_key}
+    pool = LLMPool({"default": LLMSettings(max_tokens=16, temperature=0, **options)})  # type: ignore[arg-type]
+    try:
+        asked = [user_message("Write a long story.")]
+        first = await pool.get().ask_tool(asked, system="Be brief.")
+        asked += [first.message, user_message("Go on.")]
+        again = await pool.get().ask_tool(asked, system="Be brief.")
+    finally:
+        await pool.close()
+        await server.close()
+    assert first.finish.reason == again.finish.reason == "max-tokens"
+    assert len(first.text) > 20
+    assert first.usage.output_tokens == 16
+    assert again.usage.cache_read_tokens > 10, "the second request begins with the bytes of the first"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import cast
+
 from app.llm.adapters.http import Account, HTTPAdapter
 from app.llm.adapters.responses_decode import ResponsesDecoder
-from app.llm.adapters.responses_encode import EFFORTS, ResponsesEncoder
+from app.llm.adapters.responses_encode import EFFORTS, MIN_OUTPUT_TOKENS, ResponsesEncoder
 from app.llm.models import ModelFacts
 from app.llm.transport import Transport
 from app.schema.request import ModelRequest
+from app.schema.stream import Chunk, Finish, UsageReport
 
 
 class ResponsesAdapter(HTTPAdapter):
@@ -32,3 +38,14 @@ class ResponsesAdapter(HTTPAdapter):
 
     def decoder(self) -> ResponsesDecoder:
         return ResponsesDecoder(self.who, self._origin)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        """Some servers (llama.cpp) call a reply completed that their own limit cut; its length tells."""
+        cap = max(request.config.max_tokens or 0, MIN_OUTPUT_TOKENS) if request.config.max_tokens else None
+        written = 0
+        async with aclosing(cast("AsyncGenerator[Chunk]", super().stream(request))) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, UsageReport):
+                    written = chunk.usage.output_tokens
+                cut = isinstance(chunk, Finish) and chunk.reason == "stop" and cap is not None and written >= cap
+                yield replace(chunk, reason="max-tokens") if cut else chunk

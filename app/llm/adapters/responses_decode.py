@@ -79,9 +79,10 @@ class ResponsesDecoder:
                 self._add("text", part, piece)
             case "response.output_text.done":
                 self._settle("text", part, as_text(data.get("text")))
-            case "response.function_call_arguments.delta":
+            # Pieces of a call whose opening got lost have no id; the whole call follows.
+            case "response.function_call_arguments.delta" if place in self._drafts:
                 self._add("tool-call", place, piece)
-            case "response.function_call_arguments.done":
+            case "response.function_call_arguments.done" if place in self._drafts:
                 self._settle("tool-call", place, as_text(data.get("arguments")))
             case "response.reasoning_summary_text.delta":
                 self._think(place, piece, data.get("summary_index"))
