@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -29,7 +30,11 @@ INLINE_CHARS = 512
 SEARCHED_CHARS = 8_000
 """How much of one block can be found by searching."""
 
-_UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+LARGEST_BODY = 256 * 1024 * 1024
+
+_SCRIPTS = "[\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+_UNSPACED = re.compile(_SCRIPTS)
+_RUN = re.compile(f"{_SCRIPTS}+")
 
 Redact = Callable[[str], str]
 
@@ -69,9 +74,41 @@ def words_of(message: Message) -> str:
     return segmented("\n".join(_words(message.content)))
 
 
+def search_terms(words: str) -> list[str]:
+    """What the index is asked for: every word, in scripts without blanks between words every pair of characters."""
+    spaced = segmented(words).replace("_", " ")
+    terms = [f'"{term}"' for term in re.findall(r"\w+", spaced)]
+    # A single character of such a script is the beginning of a pair.
+    return [f"{term} *" if _UNSPACED.fullmatch(term[1:-1]) else term for term in terms]
+
+
 def segmented(text: str) -> str:
-    """Text with blanks around the characters of scripts that have none between words."""
-    return _UNSPACED.sub(r" \g<0> ", text.encode("utf-8", "replace").decode("utf-8"))
+    """Text with runs of characters of scripts that have no blanks between words as overlapping pairs."""
+    return _RUN.sub(_pairs, text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def _pairs(run: re.Match[str]) -> str:
+    text = run[0]
+    pairs = [text[place : place + 2] for place in range(len(text) - 1)]
+    # The last one again by itself, so that it is found alone as well.
+    return f" {' '.join([*pairs, text[-1]])} "
+
+
+def squeezed(text: str) -> bytes:
+    """A body as it is stored."""
+    return zlib.compress(text.encode("utf-8"), 1)
+
+
+def unsqueezed(data: bytes) -> str:
+    """The body of `squeezed`. Raises `ValueError` on damage and for more than `LARGEST_BODY` bytes."""
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(data, LARGEST_BODY)
+    except zlib.error as error:
+        raise ValueError(f"a damaged body: {error}") from error
+    if not unpacker.eof:
+        raise ValueError("a body that is cut or too large")
+    return text.decode("utf-8")
 
 
 def hashes_in(content: JSON) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.memory.packing import Row, hashes_in, parse, segmented, unpack_message, words_of
+from app.memory.packing import Row, hashes_in, parse, search_terms, squeezed, unpack_message, unsqueezed, words_of
 from app.schema.errors import SessionError
 from app.schema.message import JSON
 
@@ -31,10 +31,10 @@ MIGRATIONS = (
         id INTEGER PRIMARY KEY AUTOINCREMENT, session INTEGER NOT NULL, seq INTEGER NOT NULL, time REAL NOT NULL,
         kind TEXT NOT NULL, thread TEXT NOT NULL, data TEXT NOT NULL, damaged INTEGER NOT NULL DEFAULT 0,
         UNIQUE(session, seq));
-    CREATE TABLE body(id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, data TEXT NOT NULL);
+    CREATE TABLE body(id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, data BLOB NOT NULL);
     CREATE TABLE reference(body INTEGER NOT NULL, event INTEGER NOT NULL, PRIMARY KEY(body, event)) WITHOUT ROWID;
     """,
-    "CREATE VIRTUAL TABLE search USING fts5(words, content='', tokenize='unicode61 remove_diacritics 2');",
+    "CREATE VIRTUAL TABLE search USING fts5(words, content='', detail=none, tokenize='unicode61 remove_diacritics 2');",
 )
 """What brings a file from each version to the next; its version is the number of those it has seen."""
 
@@ -183,8 +183,7 @@ class SessionStore:
             " JOIN event AS e ON e.id = search.rowid JOIN session AS s ON s.number = e.session"
             " WHERE search MATCH ? AND s.deleted = 0 AND e.damaged = 0 ORDER BY e.id DESC LIMIT ?"
         )
-        # Each word is a phrase, so that a run of Chinese characters, which are indexed one by one, stays together.
-        terms = " ".join(f'"{segmented(word)}"' for word in words.replace('"', " ").split())
+        terms = " ".join(search_terms(words))
         if not terms:
             return []
         with self._reading():
@@ -210,7 +209,7 @@ class SessionStore:
         )
         event = int(cursor.lastrowid or 0)
         for name, data in row.bodies:
-            self._db.execute("INSERT OR IGNORE INTO body(hash, data) VALUES(?, ?)", (name, data))
+            self._db.execute("INSERT OR IGNORE INTO body(hash, data) VALUES(?, ?)", (name, squeezed(data)))
             self._db.execute(
                 "INSERT OR IGNORE INTO reference(body, event) SELECT id, ? FROM body WHERE hash = ?", (event, name)
             )
@@ -263,7 +262,7 @@ class SessionStore:
             marks = ", ".join("?" * len(part))
             for name, data in self._db.execute(f"SELECT hash, data FROM body WHERE hash IN ({marks})", part):
                 with suppress(ValueError, TypeError):
-                    found[name] = parse(data)
+                    found[name] = parse(unsqueezed(data))
         return found
 
     def _erase(self, number: int) -> None:

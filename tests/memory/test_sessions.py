@@ -33,6 +33,7 @@ from app.schema.message import (
 from app.schema.plan import Plan, PlanStep
 from app.schema.run import RunContext
 from app.schema.usage import Usage
+from benchmarks.sessions import fill, raw_bytes
 from tests.memory.keeping import again, begin, called, opened, raw, results, said
 
 
@@ -497,3 +498,16 @@ def test_a_store_is_independent_of_the_current_folder(tmp_path: Path, monkeypatc
     monkeypatch.chdir(os.sep)
     assert store.sessions() == []
     store.close()
+
+
+async def test_a_long_session_is_less_than_twice_its_text_and_a_fork_adds_one_row(tmp_path: Path) -> None:
+    """The measures of `benchmarks/sessions.py` that no clock can blur."""
+    with opened(tmp_path) as sessions:
+        session = sessions.create()
+        messages, _ = await fill(session, 150)
+        session.close()
+        events = raw(sessions, "SELECT count(*) FROM event")[0][0]
+        for _ in range(3):
+            sessions.fork("last")
+        assert raw(sessions, "SELECT count(*) FROM event") == [(events + 3,)]
+    assert (tmp_path / "sessions.db").stat().st_size < 2 * raw_bytes(messages)

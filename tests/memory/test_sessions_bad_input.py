@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 
 from app.llm import history
 from app.memory.memory import Memory
+from app.memory.packing import squeezed, unsqueezed
 from app.memory.session_store import MIGRATIONS
 from app.memory.sessions import Sessions
 from app.schema.errors import SessionError
@@ -423,6 +425,38 @@ async def test_b236_poisoned_rows_are_set_aside_and_told_once(tmp_path: Path, po
         assert raw(sessions, "SELECT data FROM event WHERE damaged = 1") == [(poison,)]
         session.close()
     assert set(sys.modules) == modules
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0" * 50,
+        b"text",
+        zlib.compress(b"[" * 100_000),
+        zlib.compress(b'{"kind": 1}'),
+        zlib.compress(b"x" * 900)[:20],
+    ],
+    ids=["empty", "NULs", "text", "brackets", "odd", "cut"],
+)
+async def test_b236_a_poisoned_body_costs_its_own_message(tmp_path: Path, body: bytes) -> None:
+    with opened(tmp_path) as sessions:
+        session, memory = begin(sessions)
+        memory.add_all([user_message("one"), said("two " * 500), user_message("three")])
+        session.close()
+        raw(sessions, "UPDATE body SET data = ?", body)
+        session, memory, _ = again(sessions)
+        if body != zlib.compress(b'{"kind": 1}'):  # that is a block of a later version, and is kept as it is
+            assert texts(memory) == ["one", "three"]
+            assert session.set_damaged_aside() == 1
+        session.close()
+
+
+async def test_b236_a_body_that_unpacks_to_more_than_it_may_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.memory.packing.LARGEST_BODY", 1000)
+    assert unsqueezed(squeezed("x" * 1000)) == "x" * 1000
+    with pytest.raises(ValueError, match="cut or too large"):
+        unsqueezed(squeezed("x" * 1001))
 
 
 async def test_b236_bytes_that_are_no_text_harm_only_their_own_row(tmp_path: Path) -> None:
