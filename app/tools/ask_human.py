@@ -29,6 +29,7 @@ class AskHuman(Tool[AskHumanArgs]):
     name = "ask_human"
     description = "Ask the user, only when you cannot go on without an answer."
     Arguments = AskHumanArgs
+    effect = "idempotent"
 
     def __init__(self, human: Human | None = None, *, answer_within_s: float | None = None) -> None:
         self._human = human

@@ -185,7 +185,8 @@ class Planning(Tool[PlanningArgs]):
         return self._plans[-1] if self._plans else None
 
     def effect_of(self, args: PlanningArgs) -> Effect:
-        return "read" if args.command in ("get", "list") else "once"
+        # Plans live in this process: after a kill there is none that a repetition could spoil.
+        return "read" if args.command in ("get", "list") else "idempotent"
 
     async def run(self, args: PlanningArgs, ctx: RunContext) -> ToolOutput:
         match args.command:

@@ -34,7 +34,7 @@ class SmallEditor(Tool[SmallEditorArgs]):
         self._editor = StrReplaceEditor(workspace)
 
     def effect_of(self, args: SmallEditorArgs) -> Effect:
-        return "read" if args.command == "view" else "once"
+        return "read" if args.command == "view" else "idempotent"
 
     def approval(self, args: SmallEditorArgs) -> Approval | None:
         return self._editor.approval(EditorArgs(command=args.command, path=args.path))

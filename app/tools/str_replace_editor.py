@@ -51,6 +51,8 @@ class StrReplaceEditor(Tool[EditorArgs]):
         self._history: dict[Path, list[tuple[bytes | None, bytes]]] = {}
 
     def effect_of(self, args: EditorArgs) -> Effect:
+        if args.command == "create":
+            return "idempotent"
         return "read" if args.command == "view" else "once"
 
     def approval(self, args: EditorArgs) -> Approval | None:
