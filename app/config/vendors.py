@@ -105,7 +105,7 @@ _ROWS = (
            ("HF_TOKEN", "HUGGINGFACE_API_KEY", "HUGGINGFACEHUB_API_TOKEN"), "openai/gpt-oss-120b",
            aliases=("hf", "hugging_face"), hosts=("huggingface.co", "huggingface.cloud")),
     _cloud("litellm", "LiteLLM", "http://127.0.0.1:4000/v1", ("LITELLM_API_KEY",), "", aliases=("litellm_proxy",)),
-    _local("ollama", "Ollama", "http://127.0.0.1:11434", ("OLLAMA_API_KEY",)),
+    _local("ollama", "Ollama", "http://127.0.0.1:11434", ("OLLAMA_API_KEY",), dialect="ollama"),
     _local("lm-studio", "LM Studio", "http://127.0.0.1:1234/v1", aliases=("lmstudio",)),
     _local("llama.cpp", "llama.cpp", "http://127.0.0.1:8080/v1", ("LLAMA_API_KEY",),
            aliases=("llamacpp", "llama_cpp", "llama_server")),

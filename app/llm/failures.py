@@ -36,7 +36,7 @@ THROTTLED = _any(
     SOON.pattern,
     r"rate.?limit",
     r"throttl",
-    r"too many requests",
+    r"too many requests|slow down",
     r"too many tokens, please wait",
     r"请求过于频繁|限流|频率限制|速率限制|并发.{0,4}超",
 )
@@ -110,6 +110,18 @@ NO_IMAGES = _any(
     r"model.{0,30}(?:not|n't) (?:support|accept).{0,20}(?:image|vision|multimodal)",
 )
 
+NO_TOOLS = _any(
+    r"(?:not|n't) support (?:the use of )?(?:tools?\b|tool[ _-]?(?:use|call)|functions?\b)",
+    r"(?<!parallel[ _])\b(?:tools|functions|(?:tool|function)[ _-]?(?:use|calls?|calling))[`'\"]?"
+    r" (?:is|are) not (?:supported|enabled|available)",
+    r"auto[`'\"]? tool choice requires",
+    r"tools? param(?:eter)? requires",
+    r"no endpoints found that support tool use",
+    r"unable to generate (?:tool )?parser for this template",
+    r"(?:unsupported|unrecognized|unknown|unexpected)[\w ]{0,20} (?:parameter|field|argument)[^.]{0,24}\btools\b",
+    r"(?:unsupported|unrecognized|unknown|unexpected) (?:parameter|field|argument)[^.]{0,24}\btools\b",
+    r"(?:工具|函数)调用.{0,8}不支持|不支持.{0,8}(?:工具|函数)(?:调用)?",
+)
 # Options a server may refuse; the option is learned and left out (see `LLMAdapter.correct`).
 OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
@@ -139,7 +151,10 @@ OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("reasoning_summary", _any(r"reasoning[._]summar|reasoning summar")),
     (
         "reasoning_effort",
-        _any(r"reasoning_effort|reasoning\.effort", r"thinking.{0,20} is not (?:enabled|supported)"),
+        _any(
+            r"reasoning_effort|reasoning\.effort",
+            r"thinking.{0,20} is not (?:enabled|supported)|does not support thinking",
+        ),
     ),
     ("response_format", _any(r"response_format|json_schema|text\.format")),
     ("include", _any(r"encrypted content is not supported|(?:parameter|argument|value).{0,12}\binclude\b")),
@@ -212,6 +227,7 @@ HINTS: dict[str, str] = {
     "ENDPOINT": "check base_url; it usually ends in /v1",
     "HTTP_404": "check base_url and `model`",
     "SERVER": "try again later, or use another model",
+    "UNSUPPORTED_TOOLS": 'set tools = "auto" under [llm], or use a model that calls tools',
     "UNSUPPORTED_CONTENT": "use a model with vision, or leave the image out",
 }
 
@@ -231,6 +247,8 @@ def classify_code(status: int, detail: str, *, told: bool = True) -> str:
         return "RATE_LIMIT"
     if status in (400, 404, 500) and BAD_CALL_FORMAT.search(detail):
         return "INVALID_TOOL_CALL"
+    if status in (400, 404, 422, 500, 501) and NO_TOOLS.search(detail):
+        return "UNSUPPORTED_TOOLS"
     # Cerebras refuses a request that is too long without any word.
     if status in (400, 413, 422, 500) and (is_overflow(detail) or (status in (400, 413) and not detail.strip())):
         return "CONTEXT_WINDOW_EXCEEDED"
@@ -288,7 +306,13 @@ def in_band(payload: Table, *, who: str) -> LLMError | None:
 GUESSES: tuple[tuple[int, re.Pattern[str]], ...] = (
     (429, THROTTLED),
     (401, _any(r"invalid.{0,10}(?:api.?key|authentication)|unauthorized")),
-    (503, _any(r"overloaded|server.?error|internal|unavailable|upstream|timeout")),
+    (
+        503,
+        _any(
+            r"overloaded|server.?error|internal|unavailable|upstream|timeout",
+            r"while running the model|runner (?:process )?(?:has )?(?:unexpectedly|terminated|stopped)",
+        ),
+    ),
 )
 """The status that an error inside a reply would have had, by its words; else it is a bad request."""
 

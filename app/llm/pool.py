@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,12 +17,14 @@ from app.config.settings import LLMSettings
 from app.config.vendors import VENDORS, Dialect, Vendor, dialect_for, vendor_for
 from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter
-from app.llm.client import LLM
+from app.llm.client import LLM, Probe
 from app.llm.container import host_address
 from app.llm.models import ModelFacts, facts_for
+from app.llm.probe import Prober
 from app.llm.retry import RetryPolicy, Sleep
 from app.llm.service import LLMService, Registration
 from app.llm.transport import Timeouts, Transport
+from app.llm.vision import HELPER
 from app.schema.errors import ConfigError
 from app.schema.usage import Usage
 
@@ -51,6 +54,7 @@ class LLMPool:
         self._embedded = embedded
         self._sleep = sleep
         self._transport = Transport()
+        self._prober = Prober(self._transport)
         self._clients: dict[str, LLM] = {}
         self._registrations: list[Registration] = []
 
@@ -101,8 +105,30 @@ class LLMPool:
         )
         self._registrations.append(self.service.register_adapter([settings.name], adapter, retry_policy=policy))
         return LLM.make(
-            settings, self.service, facts=facts, vendor=info.provider or info.name, local=info.local, sleep=self._sleep
+            settings,
+            self.service,
+            facts=facts,
+            vendor=info.provider or info.name,
+            local=info.local,
+            sleep=self._sleep,
+            probe=self._probe_of(adapter, settings) if info.local else None,
+            helper=lambda: self._helper_of(settings.name),
         )
+
+    def _probe_of(self, adapter: LLMAdapter, settings: LLMSettings) -> Probe | None:
+        """How to ask the server of a local account what its model can do; None where there is no such server."""
+        if settings.api_type in ("test", "embedded", "server"):
+            return None
+        from app.llm.adapters.http import HTTPAdapter
+
+        return partial(self._prober.ask, adapter.account, settings.model) if isinstance(adapter, HTTPAdapter) else None
+
+    def _helper_of(self, name: str) -> LLM | None:
+        """The model of `[llm.vision]`, for the other configurations, unless it is known to be blind."""
+        if name == HELPER or HELPER not in self._settings:
+            return None
+        helper = self.get(HELPER)
+        return helper if helper.facts.sends_images else None
 
     def _make_adapter(
         self, settings: LLMSettings, vendor: Vendor | None, facts: ModelFacts
@@ -130,6 +156,13 @@ class LLMPool:
             if is_installed():
                 account = replace(_account(settings, vendor, dialect), base_url="")
                 return LiteLLMAdapter(account, route=settings.name, facts=facts), facts
+        if dialect == "ollama":
+            from app.llm.adapters.ollama import OllamaAdapter
+
+            account = _account(settings, vendor or VENDORS["ollama"], dialect)
+            made = OllamaAdapter(account, self._transport, route=settings.name, facts=facts)
+            made.window, made.downloads = settings.context_window, self._embedded or made.downloads
+            return made, facts
         speaks = _http_dialect(dialect, settings.api_type)
         account = _account(settings, vendor or _unknown_cloud(settings.base_url), dialect)
         facts = speaks.limits(facts)

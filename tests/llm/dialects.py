@@ -13,6 +13,7 @@ from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter
 from app.llm.adapters.gemini import GeminiAdapter
 from app.llm.adapters.http import Account
+from app.llm.adapters.ollama import OllamaAdapter
 from app.llm.adapters.openai_chat import OpenAIChatAdapter
 from app.llm.adapters.polling import PollingAdapter
 from app.llm.adapters.responses import ResponsesAdapter
@@ -20,6 +21,7 @@ from app.llm.models import DEFAULTS
 from app.llm.transport import Timeouts, Transport
 from tests.fault_server import FaultServer
 from tests.fault_server.gemini import Gemini
+from tests.fault_server.ollama import Ollama
 from tests.fault_server.openai_chat import OpenAIChat
 from tests.fault_server.polling import Polling
 from tests.fault_server.render import Dialect
@@ -61,6 +63,11 @@ def _gemini(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LL
     return GeminiAdapter(base, transport, route="main", facts=DEFAULTS)
 
 
+def _ollama(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
+    base = account(server, timeouts, vendor="ollama", root=True)
+    return OllamaAdapter(base, transport, route="main", facts=DEFAULTS)
+
+
 def _polling(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
     return PollingAdapter(account(server, timeouts, root=True), transport, route="main", facts=DEFAULTS)
 
@@ -83,5 +90,6 @@ DIALECTS: tuple[DialectRow, ...] = (
     DialectRow("chat", "openai", _chat, OpenAIChat),
     DialectRow("responses", "openai_responses", _responses, Responses),
     DialectRow("gemini", "google", _gemini, Gemini),
+    DialectRow("ollama", "ollama", _ollama, Ollama, (("keep-alives", "lines have no comments"),)),
     DialectRow("polling", "server", _polling, Polling, _POLLING_LACKS, own_framing=False),
 )

@@ -67,6 +67,7 @@ def _recorded(row: DialectRow, behaviour: Reply, adapter: HTTPAdapter) -> bytes:
     sent = adapter.encode(asked)
     path = adapter.request_url(asked).partition("//")[2].partition("/")[2]
     request = Request(1, 1, 0.0, "POST", f"/{path}", {}, sent, json.loads(sent))
-    plain = replace(behaviour, delivery=replace(behaviour.delivery, transfer="close"))
+    pings = 0 if "keep-alives" in dict(row.lacks) else behaviour.delivery.pings
+    plain = replace(behaviour, delivery=replace(behaviour.delivery, transfer="close", pings=pings))
     _head, *body = [step.data for step in render(plain, request, row.wire()) if isinstance(step, Send)]
     return b"".join(body)

@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from app.config.settings import LLMSettings, RetrySettings
+from app.llm.adapters.gemini import GeminiAdapter
+from app.llm.adapters.http import HTTPAdapter
+from app.llm.adapters.ollama import OllamaAdapter
 from app.llm.adapters.openai_chat import OpenAIChatAdapter
+from app.llm.adapters.polling import PollingAdapter
+from app.llm.adapters.responses import ResponsesAdapter
 from app.llm.client import LLM
 from app.llm.pool import LLMPool, default_pool, set_default_pool
 from app.schema.errors import ConfigError, LLMError
@@ -16,6 +21,7 @@ from app.schema.run import RunContext
 from app.schema.usage import Usage
 from tests.conftest import MakeServer
 from tests.fault_server import FaultServer, reply, status, usage
+from tests.llm.asking import ask
 from tests.llm.conftest import MakeLLM
 
 MakePool = Callable[..., LLMPool]
@@ -103,7 +109,6 @@ def test_a_pool_may_be_used_by_one_event_loop_after_another(make_pool: MakePool)
         ({"api_type": "deepseek"}, "https://api.deepseek.com/chat/completions", "deepseek", False),
         ({"base_url": "https://api.deepseek.com/b/"}, "https://api.deepseek.com/b/chat/completions", "deepseek", False),
         ({"base_url": "https://x.example/v1"}, "https://x.example/v1/chat/completions", "openai-compatible", False),
-        ({"api_type": "ollama"}, "http://127.0.0.1:11434/v1/chat/completions", "ollama", True),
         ({"base_url": "http://localhost:11434/"}, "http://localhost:11434/v1/chat/completions", "ollama", True),
         ({"base_url": "http://localhost:11434/v1"}, "http://localhost:11434/v1/chat/completions", "ollama", True),
         ({"base_url": "http://192.168.0.9:8000/v1"}, "http://192.168.0.9:8000/v1/chat/completions", "vllm", True),
@@ -123,6 +128,37 @@ def test_accounts(settings: dict[str, str], url: str, vendor: str, local: bool, 
     assert adapter.account.url("chat/completions", model="gpt-4o") == url
     assert (client.vendor, client.local) == (vendor, local)
     assert client.describe == {"config": "a", "provider": vendor, "model": "gpt-4o", "local": local}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "url"),
+    [
+        ({"api_type": "ollama"}, OllamaAdapter, "http://127.0.0.1:11434/api/chat"),
+        ({"api_type": "ollama", "base_url": "http://nas:1/v1"}, OllamaAdapter, "http://nas:1/api/chat"),
+        (
+            {"api_type": "openai", "base_url": "http://nas:11434"},
+            OpenAIChatAdapter,
+            "http://nas:11434/v1/chat/completions",
+        ),
+        ({"api_type": "openai_responses"}, ResponsesAdapter, "https://api.openai.com/v1/responses"),
+        (
+            {"api_type": "google"},
+            GeminiAdapter,
+            "https://generativelanguage.googleapis.com/v1beta/models/gpt-4o:streamGenerateContent?alt=sse",
+        ),
+        (
+            {"api_type": "google", "base_url": "https://generativelanguage.googleapis.com/v1beta/openai"},
+            OpenAIChatAdapter,
+            "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions",
+        ),
+        ({"api_type": "server"}, PollingAdapter, "http://127.0.0.1:3333/generate"),
+    ],
+)
+def test_dialects(settings: dict[str, str], kind: type[HTTPAdapter], url: str, make_pool: MakePool) -> None:
+    pool = make_pool(a=SETTINGS.model_copy(update=settings))
+    adapter = pool.service.adapter(pool.get("a").name)
+    assert type(adapter) is kind
+    assert adapter.request_url(ask(model="gpt-4o")) == url
 
 
 @pytest.mark.parametrize(

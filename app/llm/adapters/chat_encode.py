@@ -52,7 +52,7 @@ class ChatEncoder:
         self._route = route
         self._quirks = quirks
         self._key = f"chat:{route}" if quirks.reasoning_replay else "chat"
-        self._tool_key = "chat" if quirks.empty_parameters else "chat:bare"
+        self._bare = not quirks.empty_parameters
 
     def body(
         self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool, one_call: bool = False
@@ -71,7 +71,7 @@ class ChatEncoder:
         if self._quirks.stream_usage and "stream_options" not in learned.dropped:
             head += b',"stream_options":{"include_usage":true}'
         if request.tools:
-            head += b',"tools":[' + b",".join(map(self._tool, request.tools)) + b"]"
+            head += b',"tools":[' + b",".join(tool_bytes(spec, bare=self._bare) for spec in request.tools) + b"]"
         return head + b',"messages":['
 
     def _messages(self, request: ModelRequest, learned: Learned) -> Iterator[bytes]:
@@ -138,15 +138,6 @@ class ChatEncoder:
             after.append(dumps(_user(rest)))
         return _Encoded(b",".join(entries), b",".join(after), is_result=True)
 
-    def _tool(self, spec: ToolSpec) -> bytes:
-        known = spec.wire.get(self._tool_key)
-        if known is None:
-            function: dict[str, Any] = {"name": spec.name, "description": spec.description}
-            if self._quirks.empty_parameters or spec.parameters.get("properties"):
-                function["parameters"] = spec.parameters
-            known = spec.wire[self._tool_key] = dumps({"type": "function", "function": function})
-        return known
-
     def _assistant(self, message: Message) -> dict[str, Any]:
         entry: dict[str, Any] = {"role": "assistant", "content": message.text}
         if self._quirks.reasoning_replay and message.reasoning and self._is_ours(message):
@@ -158,6 +149,18 @@ class ChatEncoder:
 
     def _is_ours(self, message: Message) -> bool:
         return isinstance(message.source, ModelSource) and message.source.provider == self._route
+
+
+def tool_bytes(spec: ToolSpec, *, bare: bool = False) -> bytes:
+    """A tool as chat completions describe it, encoded once. `bare`: parameters are left out where there are none."""
+    key = "chat:bare" if bare else "chat"
+    known = spec.wire.get(key)
+    if known is None:
+        function: dict[str, Any] = {"name": spec.name, "description": spec.description}
+        if not bare or spec.parameters.get("properties"):
+            function["parameters"] = spec.parameters
+        known = spec.wire[key] = dumps({"type": "function", "function": function})
+    return known
 
 
 def _call(call: ToolCallBlock) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
@@ -21,7 +21,7 @@ from app.llm.adapters.corrections import Corrections
 from app.llm.adapters.wire import as_items, as_table, as_text, loads
 from app.llm.failures import HINTS, classify, in_band
 from app.llm.models import ModelFacts
-from app.llm.sse import SSEDecoder
+from app.llm.sse import MAX_EVENT_BYTES, SSEDecoder
 from app.llm.transport import USER_AGENT, Response, Timeouts, Transport
 from app.schema.errors import LLMError
 from app.schema.message import JSON
@@ -170,7 +170,7 @@ class HTTPAdapter(LLMAdapter):
         _check_no_page(answer, self.who)
         return loads(answer, self.who)
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
         url, body, headers = self.request_url(request), self.encode(request), self.request_headers()
         async with self._transport.request(
             "POST", url, headers=headers, body=body, timeouts=self.account.timeouts
@@ -318,12 +318,14 @@ class LineFraming:
 
     def feed(self, piece: bytes) -> Events:
         self._rest += piece
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise LLMError(f"{self._who} sent a line of more than 16 MiB", "MALFORMED_RESPONSE")
         if b"\n" not in piece:
             return
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
             if line.strip():
-                yield "", loads(bytes(line), self._who)
+                yield "", loads(bytes(line).removeprefix(BOM), self._who)
 
     def flush(self) -> Events:
         rest = bytes(self._rest).strip()

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,7 @@ class PollingAdapter(HTTPAdapter):
         """The protocol cannot tell what it serves."""
         return ()
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
         setup = dumps({"model": request.config.model})
         await self._ask("POST", self.account.url("setup"), setup)
         await self._ask("POST", self.request_url(request), self.encode(request))

@@ -39,7 +39,7 @@ class ResponsesAdapter(HTTPAdapter):
     def decoder(self) -> ResponsesDecoder:
         return ResponsesDecoder(self.who, self._origin)
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
         """Some servers (llama.cpp) call a reply completed that their own limit cut; its length tells."""
         cap = max(request.config.max_tokens or 0, MIN_OUTPUT_TOKENS) if request.config.max_tokens else None
         written = 0

@@ -1,0 +1,157 @@
+"""Ollama's own dialect, outgoing: `/api/chat` bodies, each message encoded once. Wire facts: Ollama's API reference.
+
+Ollama cuts a prompt that is longer than `num_ctx` without a word, and its own default is small. So every request names
+a window: the user's, else the least step that holds prompt and answer. It only grows, because another window loads
+the model anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.llm.adapters.chat_encode import NO_OUTPUT, in_words, tool_bytes
+from app.llm.adapters.corrections import Learned
+from app.llm.adapters.wire import arguments_table, dumps
+from app.llm.models import ModelFacts
+from app.schema.message import Block, ImageBlock, Message, ModelSource, TextBlock, ToolCallBlock
+from app.schema.request import CallConfig, ModelRequest
+
+EFFORTS = ("off", "none", "low", "medium", "high")
+SMALLEST_WINDOW = 8192
+"""Tokens; twice Ollama's own default, since the system prompt and the tools alone take a quarter of that."""
+ANSWER_TOKENS = 2048
+"""Room that is kept for an answer without a limit of its own."""
+BYTES_PER_TOKEN = 3
+"""On the safe side: English has four to five, Chinese three."""
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """One message on the wire: its own entries, and entries that must wait until all results of a turn are out."""
+
+    body: bytes
+    after: bytes
+    is_result: bool
+
+
+class OllamaEncoder:
+    """`route` decides which thinking goes back: that of this account, beside a call it led to."""
+
+    def __init__(self, route: str) -> None:
+        self._route = route
+        self._key = f"ollama:{route}"
+        self._windows: dict[str, int] = {}
+
+    def body(self, request: ModelRequest, learned: Learned, facts: ModelFacts, *, window: int | None) -> bytes:
+        """`window`: tokens the user wants; None = the least step that fits."""
+        head = b'{"model":' + dumps(request.config.model) + b',"stream":true'
+        if request.tools:
+            head += b',"tools":[' + b",".join(map(tool_bytes, request.tools)) + b"]"
+        middle = head + b',"messages":[' + b",".join(self._entries(request, learned)) + b"]"
+        num_ctx = window or self._fitting(request.config, len(middle), facts)
+        return middle + b"," + dumps(_tail(request, learned, facts, num_ctx))[1:]
+
+    def _fitting(self, config: CallConfig, size: int, facts: ModelFacts) -> int:
+        needed = size // BYTES_PER_TOKEN + (config.max_tokens or ANSWER_TOKENS)
+        window = self._windows.get(config.model, SMALLEST_WINDOW)
+        while window < needed:
+            window *= 2
+        self._windows[config.model] = window = min(window, facts.context_window or window)
+        return window
+
+    def _entries(self, request: ModelRequest, learned: Learned) -> Iterator[bytes]:
+        if request.system:
+            yield dumps({"role": "user" if "system" in learned.dropped else "system", "content": request.system})
+        names: dict[str, str] = {}
+        waiting: list[bytes] = []
+        for message in request.messages:
+            names.update((call.id, call.name) for call in message.tool_calls)
+            encoded: _Encoded | None = message.wire.get(self._key)
+            if encoded is None:
+                encoded = message.wire[self._key] = self._message(message, names)
+            if waiting and not encoded.is_result:
+                yield from waiting
+                waiting.clear()
+            yield encoded.body
+            if encoded.after:
+                waiting.append(encoded.after)
+        yield from waiting
+        if words := in_words(request, learned):
+            yield dumps({"role": "user", "content": words})
+
+    def _message(self, message: Message, names: Mapping[str, str]) -> _Encoded:
+        if message.tool_results:
+            return _results(message, names)
+        entry = self._assistant(message) if message.role == "assistant" else _user(message.content)
+        return _Encoded(dumps(entry), b"", is_result=False)
+
+    def _assistant(self, message: Message) -> Entry:
+        entry: Entry = {"role": "assistant", "content": message.text}
+        is_ours = isinstance(message.source, ModelSource) and message.source.provider == self._route
+        if is_ours and message.reasoning and message.tool_calls:
+            entry["thinking"] = message.reasoning
+        if message.tool_calls:
+            entry["tool_calls"] = [_call(call) for call in message.tool_calls]
+        return entry
+
+
+def _results(message: Message, names: Mapping[str, str]) -> _Encoded:
+    entries: list[bytes] = []
+    after: list[bytes] = []
+    for result in message.tool_results:
+        images = [block for block in result.content if isinstance(block, ImageBlock)]
+        text = result.text or ("(see the image below)" if images else NO_OUTPUT)
+        name = names.get(result.call_id, "tool")
+        entries.append(dumps({"role": "tool", "content": text, "tool_name": name, "tool_call_id": result.call_id}))
+        if images:
+            after.append(dumps(_user((TextBlock(f"Image of the tool result {result.call_id}:"), *images))))
+    rest = [block for block in message.content if isinstance(block, TextBlock | ImageBlock)]
+    if rest:
+        after.append(dumps(_user(rest)))
+    return _Encoded(b",".join(entries), b",".join(after), is_result=True)
+
+
+def _user(content: Iterable[Block]) -> Entry:
+    texts: list[str] = []
+    images: list[str] = []
+    for block in content:
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case ImageBlock():
+                images.append(block.data)
+            case _:
+                continue
+    return {"role": "user", "content": "".join(texts)} | ({"images": images} if images else {})
+
+
+def _call(call: ToolCallBlock) -> Entry:
+    return {"id": call.id, "function": {"name": call.name, "arguments": arguments_table(call.arguments) or {}}}
+
+
+def _tail(request: ModelRequest, learned: Learned, facts: ModelFacts, num_ctx: int) -> dict[str, Any]:
+    config = request.config
+    tail: dict[str, Any] = {}
+    if config.reasoning_effort is not None and "reasoning_effort" not in learned.dropped:
+        tail["think"] = _think(config.model, config.reasoning_effort)
+    if request.response_schema is not None and "response_format" not in learned.dropped:
+        tail["format"] = request.response_schema
+    options: dict[str, Any] = {"num_ctx": num_ctx}
+    if config.max_tokens is not None:
+        options["num_predict"] = config.max_tokens
+    if config.temperature is not None and facts.temperature and "temperature" not in learned.dropped:
+        options["temperature"] = config.temperature
+    if config.stop:
+        options["stop"] = list(config.stop)
+    return tail | {"options": options}
+
+
+def _think(model: str, effort: str) -> bool | str:
+    """gpt-oss has levels; other models think or do not."""
+    if effort in ("off", "none"):
+        return False
+    return effort if "gpt-oss" in model else True
