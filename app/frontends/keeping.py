@@ -140,7 +140,7 @@ def open_keeping(
         else:
             keeping.session = sessions.create(kind=kind, agent=agent, workspace=workspace)
         if settings.keep_days is not None:
-            sessions.prune(settings.keep_days)
+            sessions.writer.submit(sessions.prune, settings.keep_days)
     except SessionError as error:
         if sessions is not None:
             sessions.close()

@@ -41,14 +41,13 @@ Redact = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One event on its way to the file: its JSON, the bodies that it refers to by hash, and the words to find it by."""
+    """One event on its way to the file: its JSON, and the bodies that it refers to by hash."""
 
     kind: str
     thread: str
     time: float
     data: str
     bodies: tuple[tuple[str, str], ...] = ()
-    words: str = ""
     durable: bool = True
     """Whether it must have reached the disk, not only the operating system, before it counts as written."""
 
@@ -65,13 +64,15 @@ def message_row(message: Message, *, thread: str, time: float, redact: Redact) -
     head["content"] = _pack(message.content, bodies, redact)
     # What a model said can be asked for again; what a person or a tool said cannot.
     durable = message.role != "assistant"
-    words = redact(words_of(message))
-    return Row("message", thread, time, redact(_dump(head)), tuple(bodies.items()), words, durable)
+    return Row("message", thread, time, redact(_dump(head)), tuple(bodies.items()), durable)
 
 
-def words_of(message: Message) -> str:
-    """What a message can be found by."""
-    return segmented("\n".join(_words(message.content)))
+def words_of(head: JSON, bodies: Mapping[str, JSON]) -> str:
+    """What a message can be found by, from its row, so that the same words can be taken out of the index again."""
+    try:
+        return segmented("\n".join(_words(unpack_message(head, bodies).content)))
+    except (KeyError, ValueError):
+        return ""
 
 
 def search_terms(words: str) -> list[str]:

@@ -6,13 +6,13 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.memory.packing import Row, hashes_in, parse, search_terms, squeezed, unpack_message, unsqueezed, words_of
+from app.memory.packing import Row, hashes_in, parse, search_terms, squeezed, unsqueezed, words_of
 from app.schema.errors import SessionError
 from app.schema.message import JSON
 
@@ -145,7 +145,8 @@ class SessionStore:
                 " AND NOT EXISTS (SELECT 1 FROM session AS child WHERE child.parent = s.number) LIMIT 1"
             ).fetchone():
                 self._erase(gone[0])
-            self._index_anew()
+            # Deleted words would otherwise stand in the index until it happens to be merged.
+            self._db.execute("INSERT INTO search(search) VALUES('optimize')")
 
     # reading
 
@@ -213,8 +214,9 @@ class SessionStore:
             self._db.execute(
                 "INSERT OR IGNORE INTO reference(body, event) SELECT id, ? FROM body WHERE hash = ?", (event, name)
             )
-        if row.words.strip():
-            self._db.execute("INSERT INTO search(rowid, words) VALUES(?, ?)", (event, row.words))
+        if row.kind == "message":
+            words = words_of(parse(row.data), {name: parse(data) for name, data in row.bodies})
+            self._db.execute("INSERT INTO search(rowid, words) VALUES(?, ?)", (event, words))
         return event
 
     def _last_seq(self, number: int) -> int:
@@ -266,6 +268,8 @@ class SessionStore:
         return found
 
     def _erase(self, number: int) -> None:
+        for event, words in self._indexed("session = ?", number):
+            self._db.execute("INSERT INTO search(search, rowid, words) VALUES('delete', ?, ?)", (event, words))
         mine = "SELECT id FROM event WHERE session = ?"
         bodies = self._db.execute(f"SELECT DISTINCT body FROM reference WHERE event IN ({mine})", (number,)).fetchall()
         self._db.execute(f"DELETE FROM reference WHERE event IN ({mine})", (number,))
@@ -275,20 +279,16 @@ class SessionStore:
         self._db.execute("DELETE FROM event WHERE session = ?", (number,))
         self._db.execute("DELETE FROM session WHERE number = ?", (number,))
 
-    def _index_anew(self) -> None:
-        """Fill the search index from the messages that are left; an index without content cannot forget single rows."""
-        self._db.execute("INSERT INTO search(search) VALUES('delete-all')")
+    def _indexed(self, where: str, *values: Any) -> Iterator[tuple[int, str]]:
+        """The messages of a condition with the words that the index has, or should have, of each."""
         last = 0
         while raw := self._db.execute(
             "SELECT id, seq, time, kind, thread, data FROM event"
-            " WHERE kind = 'message' AND damaged = 0 AND id > ? ORDER BY id LIMIT 500",
-            (last,),
+            f" WHERE kind = 'message' AND {where} AND id > ? ORDER BY id LIMIT 500",
+            (*values, last),
         ).fetchall():
             last = raw[-1][0]
-            for event in self._parsed(raw)[0]:
-                with suppress(ValueError, KeyError):
-                    words = words_of(unpack_message(event.data, event.bodies))
-                    self._db.execute("INSERT INTO search(rowid, words) VALUES(?, ?)", (event.id, words))
+            yield from ((event.id, words_of(event.data, event.bodies)) for event in self._parsed(raw)[0])
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Generator[None]:
@@ -339,9 +339,9 @@ class SessionStore:
             for script in MIGRATIONS[version:]:
                 for statement in script.split(";"):
                     db.execute(statement)
-            if 0 < version < len(MIGRATIONS):
+            if version == 1:  # it has messages, and the index is new
                 self._db = db
-                self._index_anew()
+                db.executemany("INSERT INTO search(rowid, words) VALUES(?, ?)", self._indexed("id > ?", 0))
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         # The version then stands in the file itself, where it can be read without opening the database.

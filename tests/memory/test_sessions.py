@@ -328,7 +328,9 @@ async def test_search_finds_words_of_any_script(tmp_path: Path) -> None:
         }
         sessions.delete(session.id)
         assert sessions.search("needle") == []
+        assert sessions.search("haystack") == []
         assert raw(sessions, "SELECT count(*) FROM search WHERE search MATCH 'needle'") == [(0,)]
+    assert b"needle" not in (tmp_path / "sessions.db").read_bytes()
 
 
 async def test_secrets_are_not_written(tmp_path: Path) -> None:
