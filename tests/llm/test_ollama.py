@@ -69,12 +69,7 @@ def test_a_whole_request() -> None:
     assert sent == {
         "model": "test-model",
         "stream": True,
-        "tools": [
-            {
-                "type": "function",
-                "function": {"name": "bash", "description": "Run a command.", "parameters": BASH.parameters},
-            }
-        ],
+        "tools": [{"type": "function", "function": described}],
         "messages": [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "What is this?", "images": [PNG]},
@@ -136,12 +131,7 @@ def test_thinking_text_calls_and_usage() -> None:
             {"message": {"role": "assistant", "content": "", "thinking": "hm"}, "done": False},
             {"message": {"content": "Hel"}, "done": False},
             {"message": {"content": "lo"}, "done": False},
-            {
-                "message": {
-                    "content": "",
-                    "tool_calls": [{"id": "c7", "function": {"name": "bash", "arguments": {"command": "ls"}}}],
-                }
-            },
+            {"message": {"content": "", "tool_calls": [call]}},
             {"message": {"content": ""}, "done": True, "done_reason": "stop", "prompt_eval_count": 26, "eval_count": 9},
         )
     )
