@@ -18,6 +18,7 @@ from app.flows.planning import Member, PlanningFlow
 from app.llm.client import LLM
 from app.llm.pool import LLMPool, set_default_pool
 from app.llm.spending import close_ledgers, process_ledger, run_ledger
+from app.memory.compaction import Compactor
 from app.memory.memory import Memory
 from app.prompts import Prompts
 from app.sandbox.base import Sandbox
@@ -181,7 +182,15 @@ def build_app(
 
 def build_agent(app: App, name: str = "manus") -> ToolCallAgent:
     """A fresh agent by name. `ConfigError` names the agents that exist."""
-    return _row(name)[1](app)
+    agent = _row(name)[1](app)
+    agent.compactor = Compactor(
+        agent.llm,
+        app.config.memory,
+        summariser=(lambda: app.pool.get("summary")) if "summary" in app.config.llm else None,
+        workspace=app.workspace,
+        prompts=app.prompts,
+    )
+    return agent
 
 
 def build_flow(

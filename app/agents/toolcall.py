@@ -8,7 +8,10 @@ from app.agents.calls import CallBatch, error_result
 from app.agents.react import Ending, ReActAgent
 from app.agents.stuck import StuckGuard, Verdict
 from app.llm.client import LLM
+from app.memory.compaction import Compaction, Compactor
 from app.memory.memory import Memory
+from app.memory.summary import Asked
+from app.schema.errors import LLMError
 from app.schema.message import (
     PluginSource,
     Source,
@@ -42,7 +45,8 @@ class ToolCallAgent(ReActAgent):
     """Asks, runs the calls, stores what happened; a plain text answer ends the run.
 
     `next_step` is a standing hint that rides at the tail of each request and is never stored. With tool choice
-    `required` a reply without a call is reminded once and then fails the run; with `none` calls are ignored.
+    `required` a reply without a call is reminded once and then fails the run; with `none` calls are ignored. The
+    `compactor` keeps the conversation inside the model's window; by default with the default settings.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class ToolCallAgent(ReActAgent):
         # A model that is always made to call can end a run only by a call.
         forced = llm.facts.tool_choice_required and Terminate.name in toolbox.names
         self.tool_choice: ToolChoice = "required" if forced else tool_choice
+        self.compactor = Compactor(llm)
         self._forget()
 
     def _forget(self) -> None:
@@ -109,18 +114,44 @@ class ToolCallAgent(ReActAgent):
         return await self.act(message.tool_calls, ctx)
 
     async def think(self, ctx: RunContext, *, last: bool) -> ModelReply:
-        """Ask the model what to do next. What is added for one request alone rides at its tail."""
+        """Ask the model what to do next. What is added for one request alone rides at its tail.
+
+        A conversation that is too long for the model is compacted: before the request, or once after its refusal.
+        """
         hints = [self.next_step, self._hint]
         if last and self.max_steps > 1:
             hints.append(LAST_CALL if self.tool_choice == "required" else LAST_STEP)
         self._hint = ""
+        asked = self._asked("\n".join(filter(None, hints)))
+        await self.compactor.before_request(self.memory, asked, ctx)
+        try:
+            reply = await self._ask(asked, ctx)
+        except LLMError as error:
+            if error.code != "CONTEXT_WINDOW_EXCEEDED":
+                raise
+            if await self.compactor.after_overflow(self.memory, asked, error, ctx) is None:
+                raise
+            reply = await self._ask(asked, ctx)
+        self.compactor.saw(self.memory, reply)
+        return reply
+
+    async def compact(self, ctx: RunContext) -> Compaction | None:
+        """Compact the memory now, between two runs; None when nothing can be left out."""
+        done = await self.compactor.now(self.memory, self._asked(), ctx)
+        await self.memory.settled()
+        return done
+
+    def _asked(self, hint: str = "") -> Asked:
+        return Asked(self.system, self.toolbox.specs, hint)
+
+    async def _ask(self, asked: Asked, ctx: RunContext) -> ModelReply:
         await self.memory.settled()
         return await self.llm.ask_tool(
             self.memory.view(),
-            system=self.system,
-            tools=self.toolbox.specs,
+            system=asked.system,
+            tools=asked.tools,
             tool_choice=self.tool_choice,
-            hint="\n".join(filter(None, hints)),
+            hint=asked.hint,
             ctx=ctx,
         )
 

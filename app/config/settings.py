@@ -75,6 +75,8 @@ class LLMSettings(Settings):
     api_key: SecretStr = SecretStr("")
     api_type: str = "openai"
     api_version: str = ""
+    region: str = ""
+    """AWS only; empty = AWS_REGION, or the region of the AWS profile."""
     max_tokens: int | None = Field(default=None, gt=0)
     max_input_tokens: int | None = Field(default=None, gt=0)
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -164,7 +166,13 @@ class FlowSettings(Settings):
 
 
 class MemorySettings(Settings):
+    """What a model is shown of a long conversation. `compact_at` and `keep_tail` are parts of its context window."""
+
     max_messages: int | None = Field(default=None, ge=10)
+    compact: bool = True
+    compact_at: float = Field(default=0.8, ge=0, le=1)
+    keep_tail: float = Field(default=0.16, ge=0, le=1)
+    summarise: bool = True
 
 
 class SessionSettings(Settings):

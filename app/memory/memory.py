@@ -31,6 +31,9 @@ COMPACTED = "compacted"
 SUMMARY = "compaction"
 """The plugin of a message that stands for others which the view left out."""
 
+MESSAGE_BYTES = 16
+"""More than the tokens that any chat format puts around a message."""
+
 IMAGE_BYTES = 8_192
 """No vendor takes more tokens for a picture of unknown size; more bytes of data count as they are."""
 
@@ -204,7 +207,7 @@ def _check_pairs(view: Iterable[Message]) -> None:
 def _bytes_of(message: Message) -> int:
     known = message.wire.get("bytes")
     if known is None:
-        known = message.wire["bytes"] = sum(map(_block_bytes, message.content))
+        known = message.wire["bytes"] = MESSAGE_BYTES + sum(map(_block_bytes, message.content))
     return known
 
 

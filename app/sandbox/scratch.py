@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.paths import resolve_in_workspace
+from app.schema.errors import SandboxError
 
 FOLDER = ".dragoman"
 OUTPUTS = "outputs"
 SCRIPTS = "scripts"
+
+NOT_KEPT = "the full text was not kept"
+_CUT = re.compile(r"\n\[\.\.\. ([\d,]+) characters left out; (.+?) \.\.\.\]\n")
+"""The marker of `cut_middle`."""
 
 
 def scratch_dir(workspace: Path, name: str) -> Path:
@@ -46,3 +51,36 @@ def shown_path(workspace: Path, path: Path) -> str:
     """How the model is told of a file: relative to the workspace, with forward slashes."""
     root = workspace.resolve()
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else os.fspath(path)
+
+
+def keep_text(workspace: Path | None, stem: str, text: str) -> Path | None:
+    """Put a text that is shown shortened into a file of its own; None when it cannot be kept."""
+    if workspace is None:
+        return None
+    try:
+        path, file = new_scratch_file(workspace, OUTPUTS, stem, ".txt")
+        with file:
+            file.write(text.encode("utf-8", "replace"))
+    except (OSError, SandboxError):
+        # The shortened text still says what is missing; a full disk must not cost the rest.
+        return None
+    return path
+
+
+def where_kept(workspace: Path | None, path: Path | None) -> str:
+    """Words for the marker of a text that was cut: where all of it is."""
+    if path is None:
+        return NOT_KEPT
+    return f"the full text is in {shown_path(workspace, path) if workspace else path}"
+
+
+def cut_middle(text: str, head: int, tail: int, where: str, *, omitted: int = 0) -> str:
+    """The first `head` and the last `tail` characters, and between them how many are left out (`omitted` more)."""
+    left_out = len(text) - head - tail + omitted
+    return f"{text[:head]}\n[... {left_out:,} characters left out; {where} ...]\n{text[len(text) - tail :]}"
+
+
+def cut_before(text: str) -> tuple[int, str] | None:
+    """How many characters a text that was cut before had lost, and where all of it is; None for a whole text."""
+    found = _CUT.search(text)
+    return (int(found[1].replace(",", "")), found[2]) if found else None

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.sandbox.scratch import OUTPUTS, new_scratch_file, shown_path
-from app.schema.errors import DragomanError, SandboxError, SessionError, ToolError, error_chain
+from app.sandbox.scratch import cut_middle, keep_text, where_kept
+from app.schema.errors import DragomanError, SessionError, ToolError, error_chain
 from app.schema.event import ApprovalRequested, ToolFinished, ToolStarted
 from app.schema.message import JSON, ImageBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from app.schema.plan import Plan
@@ -261,28 +261,10 @@ class Toolbox:
         room = self._max_chars - len(notes)
         if len(text) <= room:
             return text + notes, output.omitted > 0
-        saved = output.saved or self._save(text, call.block.id)
-        where = f"the full text is in {self._shown(saved)}" if saved else "the full text was not kept"
+        where = where_kept(self._workspace, output.saved or keep_text(self._workspace, call.block.id, text))
         kept = max(0, room - len(where) - 60)
         head = kept // 2
-        left_out = len(text) - kept + output.omitted
-        marker = f"\n[... {left_out:,} characters left out; {where} ...]\n"
-        return f"{text[:head]}{marker}{text[len(text) - (kept - head) :]}{notes}", True
-
-    def _shown(self, path: Path) -> str:
-        return shown_path(self._workspace, path) if self._workspace else str(path)
-
-    def _save(self, text: str, call_id: str) -> Path | None:
-        if self._workspace is None:
-            return None
-        try:
-            path, file = new_scratch_file(self._workspace, OUTPUTS, call_id, ".txt")
-            with file:
-                file.write(text.encode("utf-8"))
-        except (OSError, SandboxError):
-            # The cut result still says what is missing; a full disk must not cost the model the rest.
-            return None
-        return path
+        return cut_middle(text, head, kept - head, where, omitted=output.omitted) + notes, True
 
 
 @functools.cache
