@@ -111,7 +111,7 @@ NO_IMAGES = _any(
 )
 
 NO_TOOLS = _any(
-    r"(?:not|n't) support (?:the use of )?(?:tools?\b|tool[ _-]?(?:use|call)|functions?\b)",
+    r"(?:not|n't) support (?!tool use in stream)(?:the use of )?(?:tools?\b|tool[ _-]?(?:use|call)|functions?\b)",
     r"(?<!parallel[ _])\b(?:tools|functions|(?:tool|function)[ _-]?(?:use|calls?|calling))[`'\"]?"
     r" (?:is|are) not (?:supported|enabled|available)",
     r"auto[`'\"]? tool choice requires",
@@ -142,12 +142,14 @@ OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
         "temperature",
         _any(
             r"temperature.{0,80}(?:not support|unsupported|deprecated|only the default|may only|must be 1)",
-            r"(?:unsupported|not support).{0,60}temperature",
+            r"(?:unsupported|n[o']t support).{0,60}temperature",
         ),
     ),
     ("stream_options", _any(r"stream_options")),
     ("parallel_tool_calls", _any(r"parallel_tool_calls")),
-    ("tool_choice", _any(r"tool_choice")),
+    ("tool_choice", _any(r"tool_?choice")),
+    ("streaming", _any(r"n't support (?:tool use in )?streaming|(?:tool use in )?streaming.{0,20} not support")),
+    ("cache", _any(r"cache_?point|cache_control|prompt caching")),
     ("reasoning_summary", _any(r"reasoning[._]summar|reasoning summar")),
     (
         "reasoning_effort",
@@ -156,14 +158,14 @@ OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"thinking.{0,20} is not (?:enabled|supported)|does not support thinking",
         ),
     ),
-    ("response_format", _any(r"response_format|json_schema|text\.format")),
+    ("response_format", _any(r"response_format|json_schema|text_?\.?format|outputConfig")),
     ("include", _any(r"encrypted content is not supported|(?:parameter|argument|value).{0,12}\binclude\b")),
     ("replay", _any(r"invalid_encrypted_content|encrypted content .{0,80}could not be")),
     (
         "system",
         _any(
             r"system (?:role|message|prompt)s?.{0,40}(?:not |un)",
-            r"(?:unsupported|does not support|not support).{0,40}['\"`]?system\b",
+            r"(?:unsupported|does not support|n[o']t support).{0,40}['\"`]?system\b",
             r"developer instruction is not enabled",
         ),
     ),
@@ -194,7 +196,8 @@ def classify(
     """
     headers = headers or {}
     words = _words(body)
-    code = classify_code(status, words.detail, told=words.told)
+    kind = headers.get("x-amzn-errortype", "").partition(":")[0]
+    code = classify_code(status, f"{kind} {words.detail}".strip(), told=words.told)
     shown = words.message or f"HTTP {status}{' with a web page' if words.html else ''}"
     text = f"{who} answered {status}: {shown}" if words.message else f"{who} answered {shown}"
     wait = retry_after_s(headers, now=now)
@@ -309,7 +312,7 @@ GUESSES: tuple[tuple[int, re.Pattern[str]], ...] = (
     (
         503,
         _any(
-            r"overloaded|server.?error|internal|unavailable|upstream|timeout",
+            r"overloaded|server.?error|\bapi_error\b|internal|unavailable|upstream|timeout",
             r"while running the model|runner (?:process )?(?:has )?(?:unexpectedly|terminated|stopped)",
         ),
     ),

@@ -14,6 +14,8 @@ SAID = {
     "stream_options": "the server does not report usage in streams; token counts are estimates",
     "tool_choice": "the server knows no tool_choice; the model is asked in words instead",
     "reasoning_effort": "the model takes no reasoning effort; it is left out from now on",
+    "streaming": "it cannot stream while tools are on offer; its replies come whole from now on",
+    "cache": "it takes no marks for the prompt cache; they are left out from now on",
     "reasoning_summary": "no summary of the model's thinking is to be had with this account",
     "include": "the server gives no thinking to keep; the model starts anew in each turn",
     "replay": "the server cannot read its earlier thinking any more; it is left out from now on",

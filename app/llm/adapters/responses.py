@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import cast
 
 from app.llm.adapters.http import Account, HTTPAdapter
 from app.llm.adapters.responses_decode import ResponsesDecoder
@@ -43,7 +42,7 @@ class ResponsesAdapter(HTTPAdapter):
         """Some servers (llama.cpp) call a reply completed that their own limit cut; its length tells."""
         cap = max(request.config.max_tokens or 0, MIN_OUTPUT_TOKENS) if request.config.max_tokens else None
         written = 0
-        async with aclosing(cast("AsyncGenerator[Chunk]", super().stream(request))) as chunks:
+        async with aclosing(super().stream(request)) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, UsageReport):
                     written = chunk.usage.output_tokens
