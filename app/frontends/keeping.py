@@ -18,6 +18,7 @@ from app.schema.message import tool_result_message
 from app.schema.plan import Plan
 from app.schema.run import EventSink, RunContext
 
+Tell = Callable[[str, str], None]
 NOT_KEPT = "this run is not stored and cannot be resumed: {why}"
 
 
@@ -30,6 +31,7 @@ class Keeping:
     notices: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     restored: Restored = field(default_factory=Restored)
     _attached: set[str] = field(default_factory=set[str])
+    _tell: Tell | None = None
 
     @property
     def id(self) -> str | None:
@@ -52,14 +54,15 @@ class Keeping:
     def plan(self) -> Plan | None:
         return self.session.plan if self.session is not None else None
 
-    def sink(self, sink: EventSink, tell: Callable[[str, str], None]) -> EventSink:
+    def sink(self, sink: EventSink, tell: Tell) -> EventSink:
         """A sink that keeps what it passes on, and tells what there is to tell once the run has begun."""
 
         def watching(record: EventRecord) -> None:
             if self.session is not None:
                 self.session.watch(record)
             sink(record)
-            if isinstance(record.event, RunStarted) and self.notices:
+            if isinstance(record.event, RunStarted):
+                self._tell = tell
                 waiting, self.notices = self.notices, []
                 for code, message in waiting:
                     tell(code, message)
@@ -82,9 +85,7 @@ class Keeping:
         if restored.closers:
             names = ", ".join(sorted({call.name for call in restored.doubts}))
             doubt = f"; whether {names} had its effect is unknown" if names else ""
-            self.notices.append(
-                ("SESSION_REPAIRED", f"{many(len(restored.closers), 'call')} cut off in the run before{doubt}")
-            )
+            self._note("SESSION_REPAIRED", f"{many(len(restored.closers), 'call')} cut off in the run before{doubt}")
         if not thread:
             self.restored = restored
         return True
@@ -96,6 +97,13 @@ class Keeping:
             return False
         agent.memory.add(tool_result_message(question.id, words))
         return True
+
+    def _note(self, code: str, message: str) -> None:
+        """Say it in the run that goes on, else in the next."""
+        if self._tell is not None:
+            self._tell(code, message)
+        else:
+            self.notices.append((code, message))
 
     async def settled(self) -> None:
         if self.session is not None:
@@ -160,5 +168,5 @@ def _resumed(sessions: Sessions, reference: str, *, kind: str, workspace: str) -
     return sessions.resume(row.id)
 
 
-def tell_in(ctx: RunContext) -> Callable[[str, str], None]:
+def tell_in(ctx: RunContext) -> Tell:
     return lambda code, message: ctx.emit(Notice(code, message))
