@@ -19,6 +19,7 @@ from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter
 from app.llm.client import LLM, Probe
 from app.llm.container import host_address
+from app.llm.governor import Governor, governor_for
 from app.llm.models import ModelFacts, facts_for
 from app.llm.probe import Prober
 from app.llm.retry import RetryPolicy, Sleep
@@ -113,6 +114,7 @@ class LLMPool:
             sleep=self._sleep,
             probe=self._probe_of(adapter, settings) if info.local else None,
             helper=lambda: self._helper_of(settings.name),
+            governor=None if settings.name in self._adapters else _governor(settings, vendor, local=info.local),
         )
 
     def _probe_of(self, adapter: LLMAdapter, settings: LLMSettings) -> Probe | None:
@@ -180,6 +182,14 @@ def _http_dialect(dialect: Dialect, api_type: str) -> type[HTTPAdapter]:
             from app.llm.adapters.responses import ResponsesAdapter
 
             return ResponsesAdapter
+        case "converse":
+            from app.llm.adapters.bedrock import BedrockAdapter
+
+            return BedrockAdapter
+        case "messages":
+            from app.llm.adapters.anthropic import AnthropicAdapter
+
+            return AnthropicAdapter
         case "gemini":
             from app.llm.adapters.gemini import GeminiAdapter
 
@@ -193,6 +203,13 @@ def _http_dialect(dialect: Dialect, api_type: str) -> type[HTTPAdapter]:
                 f"api_type {api_type!r} is not spoken by this version",
                 hint='use an OpenAI-compatible address of the vendor with api_type = "openai"',
             )
+
+
+def _governor(settings: LLMSettings, vendor: Vendor | None, *, local: bool) -> Governor:
+    """The governor of the account, which configurations with the same vendor, host and key share."""
+    address = settings.base_url or (vendor.base_url if vendor else "")
+    key = settings.api_key.get_secret_value()
+    return governor_for(vendor.name if vendor else "", address, key, settings.rate, local=local)
 
 
 def _timeouts(settings: LLMSettings) -> Timeouts:
@@ -209,7 +226,7 @@ def _account(settings: LLMSettings, vendor: Vendor, dialect: Dialect) -> Account
     from app.llm.adapters.http import Account
 
     base_url = settings.base_url or vendor.base_url
-    if not base_url:
+    if not base_url and dialect != "converse":  # whose address follows from the region
         raise ConfigError(f"{vendor.label} needs base_url", hint=f"set base_url under [llm] (config {settings.name!r})")
     if not settings.model:
         raise ConfigError(f"no model is named for {vendor.label}", hint="set `model` under [llm], or use --model")
@@ -224,6 +241,7 @@ def _account(settings: LLMSettings, vendor: Vendor, dialect: Dialect) -> Account
         timeouts=_timeouts(settings),
         quirks=quirks_of(vendor.name),
         azure_version=(settings.api_version or "2024-10-21") if vendor.name == "azure" else None,
+        region=settings.region,
         key_hint=f"set api_key under [llm]{f', or the variable {variables}' if variables else ''}",
     )
 
@@ -239,6 +257,9 @@ def _root(base_url: str, dialect: Dialect, vendor: Vendor, api_version: str) -> 
         return root if dated else f"{root}/openai/v1"
     if vendor.local:
         root = host_address(root)
+    if dialect == "messages":
+        # Anthropic's own variable, and the addresses that others name for it, end before the version.
+        return root if root.endswith("/v1") else f"{root}/v1"
     if dialect == "ollama":
         return root.removesuffix("/v1")
     return f"{root}/v1" if vendor.name == "ollama" and not urlsplit(root).path else root

@@ -20,6 +20,7 @@ from app.llm.adapters.base import LLMAdapter, ModelInfo, ProviderInfo, Reasoning
 from app.llm.adapters.corrections import Corrections
 from app.llm.adapters.wire import as_items, as_table, as_text, loads
 from app.llm.failures import HINTS, classify, in_band
+from app.llm.governor import report
 from app.llm.models import ModelFacts
 from app.llm.sse import MAX_EVENT_BYTES, SSEDecoder
 from app.llm.transport import USER_AGENT, Response, Timeouts, Transport
@@ -49,6 +50,7 @@ class Account:
     timeouts: Timeouts = field(default_factory=Timeouts)
     quirks: Quirks = DEFAULT
     azure_version: str | None = None
+    region: str = ""
     key_hint: str = ""
 
     def url(self, path: str, *, model: str = "") -> str:
@@ -140,6 +142,17 @@ class HTTPAdapter(LLMAdapter):
         name = self.account.quirks.key_header
         return {name: key} if name else {"Authorization": f"Bearer {key}"}
 
+    def framer(self) -> Framing:
+        """What finds the events in a reply's bytes; one serves one reply."""
+        return SSEFraming(self.who) if self.framing == "sse" else LineFraming(self.who)
+
+    async def prepare(self) -> None:
+        """Whatever must be known before an address can be built; called before each request."""
+
+    async def headers_for(self, method: str, url: str, body: bytes | None) -> Mapping[str, str]:
+        """The headers of one request; a dialect that signs its requests needs all of it."""
+        return self.request_headers()
+
     def own_headers(self) -> dict[str, str]:
         """Headers that the dialect demands of every request, such as its version."""
         return {}
@@ -154,13 +167,15 @@ class HTTPAdapter(LLMAdapter):
         return ModelInfo(route, model, model, context_window=self.facts.context_window, reasoning=reasoning)
 
     async def list_models(self, route: str) -> Sequence[ModelInfo]:
+        await self.prepare()
         payload = await self.exchange("GET", self.models_url())
         return tuple({info.id: info for info in self.read_models(payload)}.values())
 
     async def exchange(self, method: str, url: str, body: bytes | None = None) -> JSON:
         """The JSON of one question and its whole answer; any status but 2xx is raised as the error it stands for."""
+        headers = await self.headers_for(method, url, body)
         async with self._transport.request(
-            method, url, headers=self.request_headers(), body=body, timeouts=self.account.timeouts
+            method, url, headers=headers, body=body, timeouts=self.account.timeouts
         ) as response:
             if not 200 <= response.status < 300:
                 raise await self._refusal(response)
@@ -171,10 +186,13 @@ class HTTPAdapter(LLMAdapter):
         return loads(answer, self.who)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
-        url, body, headers = self.request_url(request), self.encode(request), self.request_headers()
+        await self.prepare()
+        url, body = self.request_url(request), self.encode(request)
+        headers = await self.headers_for("POST", url, body)
         async with self._transport.request(
             "POST", url, headers=headers, body=body, timeouts=self.account.timeouts
         ) as response:
+            report(response.headers)
             if response.status != 200:
                 raise await self._refusal(response)
             async with aclosing(self.decode(response)) as chunks:
@@ -246,7 +264,7 @@ class HTTPAdapter(LLMAdapter):
     async def decode(self, response: Response) -> AsyncGenerator[Chunk]:
         """Chunks of a 200 reply. Its first bytes tell an event stream from a whole JSON body or a web page."""
         decoder, silence = self.decoder(), _Silence(response.timeouts.idle_s, self.who)
-        events: _Framing = SSEFraming(self.who) if self.framing == "sse" else LineFraming(self.who)
+        events = self.framer()
         piece = b""
         while not _start(piece) and (more := await response.more()):
             piece += more
@@ -284,7 +302,7 @@ Events = Iterator[tuple[str, JSON]]
 """(event name, payload), parsed one by one: what stands before a broken event is still delivered."""
 
 
-class _Framing(Protocol):
+class Framing(Protocol):
     def feed(self, piece: bytes) -> Events: ...
     def flush(self) -> Events: ...
 
