@@ -69,7 +69,7 @@ _ROWS = (
            aliases=("azure_openai",), base_url_env=("AZURE_OPENAI_ENDPOINT",),
            hosts=("openai.azure.com", "cognitiveservices.azure.com", "services.ai.azure.com")),
     _cloud("anthropic", "Anthropic", "https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",), "claude-sonnet-5-5",
-           aliases=("claude",)),
+           dialect="messages", aliases=("claude",), base_url_env=("ANTHROPIC_BASE_URL",)),
     _cloud("aws", "Amazon Bedrock", "", ("AWS_BEARER_TOKEN_BEDROCK",), "",
            dialect="converse", aliases=("bedrock", "aws_bedrock", "amazon"), hosts=("amazonaws.com",)),
     _cloud("google", "Google Gemini", "https://generativelanguage.googleapis.com/v1beta",

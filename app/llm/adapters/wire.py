@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -61,3 +62,14 @@ def as_number(value: JSON) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return max(0, value)
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value) else 0
+
+
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def legal_id(call_id: str) -> str:
+    """The id of a call as vendors allow it (letters, digits, `_`, `-`, at most 64), always the same for the same id."""
+    if _ID.fullmatch(call_id):
+        return call_id
+    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{re.sub(r'[^a-zA-Z0-9_-]', '_', call_id)[:48]}-{digest}"
