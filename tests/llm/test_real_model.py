@@ -126,10 +126,11 @@ async def test_an_outside_server_by_base_url_and_cancel_frees_it(models: None) -
         await server.close()
 
 
-async def test_llama_cpp_speaks_responses(models: None) -> None:
+@pytest.mark.parametrize("api_type", ["openai_responses", "anthropic"])
+async def test_llama_cpp_speaks_other_dialects(api_type: str, models: None) -> None:
     server = EmbeddedServer(CACHE / "models" / ROW.file, ROW, context=2048)
     base_url = await server.start()
-    options = {"api_type": "openai_responses", "model": ROW.name, "base_url": base_url, "api_key": server.api_key}
+    options = {"api_type": api_type, "model": ROW.name, "base_url": base_url, "api_key": server.api_key}
     pool = LLMPool({"default": LLMSettings(max_tokens=16, temperature=0, **options)})  # type: ignore[arg-type]
     try:
         asked = [user_message("Write a long story.")]
