@@ -75,7 +75,7 @@ def test_defect_29_gemini_gets_no_empty_parameters(parameters: dict[str, Any]) -
     bare = ToolSpec("now", "Tell the time.", parameters)
     request = ask("hi", tools=(bare, BASH))
     with_them, without = (encoded(request, vendor)["tools"] for vendor in ("openai", "google"))
-    assert with_them[0]["function"]["parameters"] == parameters
+    assert with_them[0]["function"]["parameters"] == {"type": "object"} | parameters
     assert without[0]["function"] == {"name": "now", "description": "Tell the time."}
     assert with_them[1] == without[1]
 

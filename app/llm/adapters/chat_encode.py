@@ -14,6 +14,7 @@ from typing import Any
 from app.llm.adapters.accounts import EffortStyle, Quirks
 from app.llm.adapters.corrections import Learned
 from app.llm.adapters.wire import arguments_table, dumps
+from app.llm.tool_schemas import fitted, wire_name
 from app.schema.message import (
     Block,
     ImageBlock,
@@ -156,9 +157,10 @@ def tool_bytes(spec: ToolSpec, *, bare: bool = False) -> bytes:
     key = "chat:bare" if bare else "chat"
     known = spec.wire.get(key)
     if known is None:
-        function: dict[str, Any] = {"name": spec.name, "description": spec.description}
-        if not bare or spec.parameters.get("properties"):
-            function["parameters"] = spec.parameters
+        tool = fitted(spec, "gemini" if bare else "chat")
+        function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+        if not bare or tool.parameters.get("properties"):
+            function["parameters"] = tool.parameters
         known = spec.wire[key] = dumps({"type": "function", "function": function})
     return known
 
@@ -167,7 +169,7 @@ def _call(call: ToolCallBlock) -> dict[str, Any]:
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": call.name, "arguments": wire_arguments(call.arguments)},
+        "function": {"name": wire_name(call.name), "arguments": wire_arguments(call.arguments)},
     }
 
 

@@ -16,6 +16,7 @@ from app.llm.adapters.chat_encode import NO_OUTPUT, in_words
 from app.llm.adapters.corrections import Learned
 from app.llm.adapters.wire import arguments_table, dumps
 from app.llm.models import ModelFacts
+from app.llm.tool_schemas import fitted, wire_name
 from app.schema.message import (
     JSON,
     Block,
@@ -70,7 +71,7 @@ class GeminiEncoder:
         names: dict[str, str] = {}
         waiting: list[bytes] = []
         for message in request.messages:
-            names.update((call.id, call.name) for call in message.tool_calls)
+            names.update((call.id, wire_name(call.name)) for call in message.tool_calls)
             key = f"gemini:{self._origin}:{signs}"
             groups: tuple[_Group, ...] | None = message.wire.get(key)
             if groups is None:
@@ -116,8 +117,9 @@ class GeminiEncoder:
                     if unsigned and not signature:
                         signature = {"thoughtSignature": STAND_IN}
                     unsigned = False
-                    call = {"id": block.id, "name": block.name, "args": arguments_table(block.arguments) or {}}
-                    yield {"functionCall": call, **signature}
+                    call = {"id": block.id, "name": wire_name(block.name)}
+                    given = arguments_table(block.arguments) or {}
+                    yield {"functionCall": {**call, "args": given}, **signature}
                 case _:
                     continue
 
@@ -194,9 +196,10 @@ def _result(result: ToolResultBlock, name: str) -> Part:
 def _tool(spec: ToolSpec) -> bytes:
     known = spec.wire.get("gemini")
     if known is None:
-        function: dict[str, Any] = {"name": spec.name, "description": spec.description}
+        tool = fitted(spec, "gemini")
+        function: dict[str, Any] = {"name": tool.name, "description": tool.description}
         # An object without properties is refused; a function without parameters describes none.
-        if spec.parameters.get("properties"):
-            function["parametersJsonSchema"] = spec.parameters
+        if tool.parameters.get("properties"):
+            function["parametersJsonSchema"] = tool.parameters
         known = spec.wire["gemini"] = dumps(function)
     return known

@@ -15,6 +15,7 @@ from app.llm.adapters.chat_encode import NO_OUTPUT, in_words, tool_bytes
 from app.llm.adapters.corrections import Learned
 from app.llm.adapters.wire import arguments_table, dumps
 from app.llm.models import ModelFacts
+from app.llm.tool_schemas import wire_name
 from app.schema.message import Block, ImageBlock, Message, ModelSource, TextBlock, ToolCallBlock
 from app.schema.request import CallConfig, ModelRequest
 
@@ -69,7 +70,7 @@ class OllamaEncoder:
         names: dict[str, str] = {}
         waiting: list[bytes] = []
         for message in request.messages:
-            names.update((call.id, call.name) for call in message.tool_calls)
+            names.update((call.id, wire_name(call.name)) for call in message.tool_calls)
             encoded: _Encoded | None = message.wire.get(self._key)
             if encoded is None:
                 encoded = message.wire[self._key] = self._message(message, names)
@@ -130,7 +131,8 @@ def _user(content: Iterable[Block]) -> Entry:
 
 
 def _call(call: ToolCallBlock) -> Entry:
-    return {"id": call.id, "function": {"name": call.name, "arguments": arguments_table(call.arguments) or {}}}
+    given = arguments_table(call.arguments) or {}
+    return {"id": call.id, "function": {"name": wire_name(call.name), "arguments": given}}
 
 
 def _tail(request: ModelRequest, learned: Learned, facts: ModelFacts, num_ctx: int) -> dict[str, Any]:
