@@ -25,6 +25,7 @@ HELP = {
     "/help": "this list",
     "/model [NAME]": "which model answers, or another one from now on",
     "/cost": "what this conversation has used so far",
+    "/compact": "sum up the older part of this conversation, so that it costs less",
     "/quit": "leave (so does Ctrl+D)",
 }
 PROMPT = "you> "
@@ -97,9 +98,18 @@ class Conversation:
                 self._screen.line((f"configured: {names}; /model NAME changes it", "dim"))
             case "/cost":
                 self._screen.line(self._spent())
+            case "/compact":
+                await self._compact()
             case _:
                 hint = f"known: {', '.join(command.split()[0] for command in HELP)}; a leading blank makes it a task"
                 self._stage.front.complain(RunError("USAGE", f"there is no command {name}", hint))
+
+    async def _compact(self) -> None:
+        done = await self._stage.compact()
+        if done is None:
+            self._screen.line("there is nothing that could be left out")
+        else:
+            self._screen.line(f"{done.before:,} → {done.after:,} tokens")
 
     def _model(self) -> str:
         llm = self._stage.work.llm

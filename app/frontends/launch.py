@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from app.agents.toolcall import ToolCallAgent
     from app.frontends.person import PersonAtTerminal
     from app.llm.adapters.embedded import EmbeddedHooks
+    from app.memory.compaction import Compaction
 
 PROBE_S = 1.0
 
@@ -164,6 +165,10 @@ class Work:
         if task is None or (self.keeping.answer(agent, task) and not images):
             return await agent.go_on(ctx)
         return await agent.run(task, ctx, images=images)
+
+    async def compact(self, ctx: RunContext) -> Compaction | None:
+        """Shorten what the agent remembers; None when nothing can be left out, and for a flow, which keeps nothing."""
+        return await self._agent.compact(ctx) if self._agent is not None else None
 
     async def use(self, name: str) -> None:
         """Go on with another model configuration; what was said so far is kept. Raises `ConfigError`."""

@@ -25,6 +25,7 @@ from app.schema.event import EventRecord, RunFinished
 
 if TYPE_CHECKING:
     from app.llm.embedded.sources import Progress
+    from app.memory.compaction import Compaction
     from app.schema.message import ImageBlock
     from app.schema.run import RunContext, RunResult
 
@@ -141,6 +142,21 @@ class Stage:
                 result = await self.work.turn(task, ctx, images=images)
         self._tell(result, self.view, time.monotonic() - began)
         return result
+
+    async def compact(self) -> Compaction | None:
+        """Shorten what the agent remembers, between two turns; a stop request leaves it as it was."""
+        self._ctx = ctx = self.work.context(self._event)
+        with self.interrupts.during(ctx.cancel):
+            work = asyncio.ensure_future(self.work.compact(ctx))
+            forget = ctx.cancel.on_cancel(work.cancel)
+            try:
+                return await work
+            except asyncio.CancelledError:
+                if not ctx.cancel.cancelled:
+                    raise
+                return None
+            finally:
+                forget()
 
     def _event(self, record: EventRecord) -> None:
         ctx = self._ctx

@@ -91,7 +91,8 @@ class Compactor:
         if before < limit:
             return None
         goal = int(limit * RELIEF)
-        done = await self._compact(memory, asked, ctx, before, keep=self._keep(before), goal=goal)
+        keep = int((self.llm.facts.context_window or before) * self.settings.keep_tail)
+        done = await self._compact(memory, asked, ctx, before, keep=keep, goal=goal)
         # A threshold of nothing asks for a compaction each time; it can never be met.
         if done is None or (limit and done.after > goal):
             self._rest_until = self._requests + REST_REQUESTS
@@ -117,7 +118,8 @@ class Compactor:
         if memory.open_calls:
             return None
         before = self.estimate(memory, asked)
-        return await self._compact(memory, asked, ctx, before, keep=self._keep(before), goal=0)
+        # Somebody who asks wants it shorter than it is, whatever the window could hold.
+        return await self._compact(memory, asked, ctx, before, keep=int(before * self.settings.keep_tail), goal=0)
 
     def saw(self, memory: Memory, reply: ModelReply) -> None:
         """Note what the provider counted; told before the reply is added to the memory."""
@@ -166,9 +168,6 @@ class Compactor:
         window, room = self.llm.facts.context_window, self._room
         return None if window is None or room is None else min(int(window * self.settings.compact_at), room)
 
-    def _keep(self, before: int) -> int:
-        return int((self.llm.facts.context_window or before) * self.settings.keep_tail)
-
     async def _compact(
         self,
         memory: Memory,
@@ -195,7 +194,8 @@ class Compactor:
         best = self._lighter(view, here.tail_message, len(view) if overflowed else here.tail_message, limit)
         if tokens(best) > goal and here.middle:
             prefix = view[: here.tail_message]
-            fits = not overflowed and tokens(prefix) + 2 * SUMMARY_TOKENS < (window or before + 3 * SUMMARY_TOKENS)
+            answer = 2 * min(SUMMARY_TOKENS, window // 8) if window else 0
+            fits = not overflowed and (window is None or tokens(prefix) + answer < window)
             best = await self._summed_up(_recut(here, best), asked, ctx, prefix=prefix if fits else ())
         # What is left is to stay word for word, but not at the price of a request that cannot be sent.
         most = goal if overflowed else self._room

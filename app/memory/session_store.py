@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.memory.packing import Row, hashes_in, parse, search_terms, squeezed, unsqueezed, words_of
+from app.memory.packing import Redact, Row, hashes_in, parse, search_terms, squeezed, unsqueezed, words_of
 from app.schema.errors import SessionError
 from app.schema.message import JSON
 
@@ -37,6 +37,17 @@ MIGRATIONS = (
     "CREATE VIRTUAL TABLE search USING fts5(words, content='', detail=none, tokenize='unicode61 remove_diacritics 2');",
 )
 """What brings a file from each version to the next; its version is the number of those it has seen."""
+
+TABLES = {
+    "session": (
+        "number",
+        "number, id, created, updated, last, kind, agent, workspace, task, state, parent, parent_seq, deleted",
+    ),
+    "body": ("id", "id, hash, data"),
+    "event": ("id", "id, session, seq, time, kind, thread, data, damaged"),
+    "reference": ("body", "body, event"),
+}
+"""What a file holds beside its index: the key and the columns of each table."""
 
 BUSY_S = 5.0
 """Longest wait for another process that is writing; a write takes milliseconds."""
@@ -135,6 +146,21 @@ class SessionStore:
         """Set rows aside: they stay in the file and are no longer read."""
         with self._transaction():
             self._db.executemany("UPDATE event SET damaged = 1 WHERE id = ?", [(event,) for event in events])
+
+    def adopt(self, table: str, columns: str, rows: Iterable[tuple[Any, ...]], redact: Redact) -> None:
+        """Take rows of another file as they are, without the secrets that are known by now."""
+        marks = ", ".join("?" * len(columns.split(",")))
+        with self._transaction():
+            self._db.executemany(
+                f"INSERT OR IGNORE INTO {table}({columns}) VALUES({marks})",
+                (tuple(_masked(value, redact) for value in row) for row in rows),
+            )
+
+    def index_anew(self) -> None:
+        """Fill the search index from the messages there are."""
+        with self._transaction():
+            self._db.execute("INSERT INTO search(search) VALUES('delete-all')")
+            self._db.executemany("INSERT INTO search(rowid, words) VALUES(?, ?)", self._indexed("id > ?", 0))
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Forget sessions. What a fork shares with one of them goes when the last such fork goes."""
@@ -322,7 +348,7 @@ class SessionStore:
             db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             undo.callback(db.close)
             # A damaged row must not hide the sound ones around it.
-            db.text_factory = _decoded
+            db.text_factory = decoded
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA secure_delete = ON")
             self._migrate(db)
@@ -367,11 +393,20 @@ class SessionStore:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
 
     def _set_aside(self, why: str) -> None:
-        kept = self.path.with_name(f"{FILE_NAME}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}")
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                Path(f"{self.path}{suffix}").rename(f"{kept}{suffix}")
-        self.warnings.append(f"{self.path} {why}; it was kept as {kept.name} and a new file begun")
+        if (kept := set_aside(self.folder)) is not None:
+            self.warnings.append(f"{self.path} {why}; it was kept as {kept.name} and a new file begun")
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Give the file of a folder another name and return that; None when there is no file."""
+    path = folder / FILE_NAME
+    kept = path.with_name(f"{FILE_NAME}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}")
+    if not path.exists():
+        return None
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{kept}{suffix}")
+    return kept
 
 
 def failure(error: Exception, path: Path) -> SessionError:
@@ -389,7 +424,11 @@ FAULTS: dict[int, tuple[str, str, str]] = {
     sqlite3.SQLITE_PERM: ("access is denied", _WRITABLE, "SESSION"),
     sqlite3.SQLITE_BUSY: ("another program keeps it locked", "close that program and try again", "SESSION"),
     sqlite3.SQLITE_LOCKED: ("another program keeps it locked", "close that program and try again", "SESSION"),
-    sqlite3.SQLITE_CORRUPT: ("it is damaged", "move it away; `sqlite3 FILE .recover` may save more", "SESSION_DAMAGED"),
+    sqlite3.SQLITE_CORRUPT: (
+        "it is damaged",
+        "python main.py sessions repair saves what can be read",
+        "SESSION_DAMAGED",
+    ),
     sqlite3.SQLITE_NOTADB: ("it is no database", "move it away", "SESSION_DAMAGED"),
 }
 """SQLite's primary result codes: words, what to do next, our code."""
@@ -418,7 +457,18 @@ def _refuse_newer(version: int, path: Path) -> None:
         )
 
 
-def _decoded(data: bytes) -> str:
+def _masked(value: Any, redact: Redact) -> Any:
+    """A column without secrets; a packed body that cannot be read stays as it is."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, bytes):
+        with suppress(ValueError):
+            text = unsqueezed(value)
+            return value if (masked := redact(text)) == text else squeezed(masked)
+    return value
+
+
+def decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 

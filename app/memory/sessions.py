@@ -20,7 +20,7 @@ from app.memory.memory import Memory
 from app.memory.packing import Redact, Row, message_row, plain_row
 from app.memory.recover import Restored, last_plan, plan_to_json, restore
 from app.memory.session_lock import SessionLock
-from app.memory.session_store import EventRow, SessionRow, SessionStore
+from app.memory.session_store import FILE_NAME, EventRow, SessionRow, SessionStore
 from app.paths import runtime_home
 from app.schema.errors import SessionError
 from app.schema.event import EventRecord, PlanChanged, RunFinished, RunStarted
@@ -53,7 +53,7 @@ class Sessions:
     """
 
     def __init__(self, folder: Path | None = None, *, redact: Redact | None = None) -> None:
-        self.folder = folder or runtime_home() / "sessions"
+        self.folder = folder or sessions_folder()
         self.store = SessionStore(self.folder)
         self.redact = redact or Redactor()
         self.writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sessions")
@@ -61,7 +61,7 @@ class Sessions:
     @staticmethod
     def exist(folder: Path | None = None) -> bool:
         """Whether anything was ever stored there; asking creates nothing."""
-        return ((folder or runtime_home() / "sessions") / "sessions.db").exists()
+        return ((folder or sessions_folder()) / FILE_NAME).exists()
 
     @property
     def warnings(self) -> list[str]:
@@ -357,6 +357,11 @@ class _Thread:
 
     async def settled(self) -> None:
         await self._session.settled()
+
+
+def sessions_folder() -> Path:
+    """Where sessions are kept unless another folder is named."""
+    return runtime_home() / "sessions"
 
 
 def title(task: str) -> str:

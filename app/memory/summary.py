@@ -46,6 +46,8 @@ MOST_CHUNKS = 4
 USER_CHARS, SAID_CHARS, LINE_CHARS = 500, 200, 120
 """How much of a message the summary without a model keeps."""
 
+BY_USER = "The user said"
+
 QUIET = (TextStreamed, ReasoningStreamed, ModelReplied)
 """Events of the summariser that nobody should take for the agent's own words."""
 
@@ -89,8 +91,9 @@ class Summariser:
         window = self.llm.facts.context_window or ASSUMED_WINDOW
         room = max(200, window // 2 - tokens)
         system = Asked(self._prompts.render("memory/summary_system"))
-        earlier = ""
-        for chunk in self._chunks(middle, room):
+        dropped, chunks = self._chunks(middle, room)
+        earlier = extract(dropped, tokens)
+        for chunk in chunks:
             question = self._question(tokens, record=_harmless(chunk, "record"), earlier=_harmless(earlier, "earlier"))
             earlier = await self._ask([user_message(question, PluginSource(SUMMARY))], system)
             if not earlier:
@@ -128,14 +131,20 @@ class Summariser:
     def _tell(self, why: str) -> None:
         self._ctx.notice("COMPACTION", f"{self.llm.settings.model} did not sum up the older messages: {why}")
 
-    def _chunks(self, middle: Sequence[Exchange], room: int) -> list[str]:
-        """The record in pieces of at most `room` tokens, its items cut shorter until few pieces are enough."""
-        chars = ITEM_CHARS
+    def _chunks(self, middle: Sequence[Exchange], room: int) -> tuple[Sequence[Exchange], list[str]]:
+        """(oldest exchanges that found no place, the record in pieces of at most `room` tokens).
+
+        Its items are cut shorter until few pieces are enough; then the oldest are left to the short record.
+        """
+        chars, start = ITEM_CHARS, 0
         while True:
-            chunks = self._packed([_item(message, chars) for piece in middle for message in piece], room)
-            if len(chunks) <= MOST_CHUNKS or chars <= FEWEST_ITEM_CHARS:
-                return chunks
-            chars //= 2
+            chunks = self._packed([_item(message, chars) for piece in middle[start:] for message in piece], room)
+            if len(chunks) <= MOST_CHUNKS:
+                return middle[:start], chunks
+            if chars > FEWEST_ITEM_CHARS:
+                chars //= 2
+            else:
+                start += max(1, (len(middle) - start) // 4)
 
     def _packed(self, items: Iterable[str], room: int) -> list[str]:
         chunks: list[list[str]] = [[]]
@@ -153,21 +162,26 @@ class Summariser:
 
 
 def extract(middle: Iterable[Exchange], tokens: int) -> str:
-    """A summary without a model: what was asked, said and done, a line each, the newest in full view.
+    """A summary without a model: what was asked, said and done, a line each. Comes to about `tokens`.
 
-    Comes to about `tokens`; what does not fit is told as numbers.
+    The newest lines are kept, and what the user said for up to a third of the room; the rest is told as numbers.
     """
     lines = [line for piece in middle for message in piece for line in _lines(message)]
     room = tokens * CHARS_PER_TOKEN
-    kept: list[str] = []
-    for line in reversed(lines):
-        if room < len(line) and kept:
-            break
-        kept.append(line)
-        room -= len(line) + 1
-    dropped = lines[: len(lines) - len(kept)]
+    kept: set[int] = set()
+    by_user = [place for place, line in enumerate(lines) if line.startswith(BY_USER)]
+    for places, most in ((by_user, room // 3), (range(len(lines)), room)):
+        used = sum(len(lines[place]) + 1 for place in kept)
+        for place in reversed(places):
+            if place in kept:
+                continue
+            used += len(lines[place]) + 1
+            if used > most:
+                break
+            kept.add(place)
+    dropped = [line for place, line in enumerate(lines) if place not in kept]
     head = [f"({len(dropped)} earlier lines left out{_tools_in(dropped)})"] if dropped else []
-    return "\n".join([*head, *reversed(kept)])
+    return "\n".join([*head, *(lines[place] for place in sorted(kept))])
 
 
 def _lines(message: Message) -> list[str]:
@@ -178,8 +192,8 @@ def _lines(message: Message) -> list[str]:
         match block:
             case TextBlock() if block.text.strip():
                 user = isinstance(message.source, UserSource)
-                who = "The user" if user else "The assistant" if message.role == "assistant" else "The program"
-                out.append(f"{who} said: {_clip(_one_line(block.text), USER_CHARS if user else SAID_CHARS)}")
+                who = BY_USER if user else "The assistant said" if message.role == "assistant" else "The program said"
+                out.append(f"{who}: {_clip(_one_line(block.text), USER_CHARS if user else SAID_CHARS)}")
             case ToolCallBlock():
                 out.append(f"Call: {block.name} {_clip(_one_line(block.arguments), LINE_CHARS)}")
             case ToolResultBlock():
