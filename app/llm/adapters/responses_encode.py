@@ -15,6 +15,7 @@ from app.llm.adapters.chat_encode import NO_OUTPUT, in_words, wire_arguments
 from app.llm.adapters.corrections import Learned
 from app.llm.adapters.wire import dumps
 from app.llm.models import ModelFacts
+from app.llm.tool_schemas import fitted, wire_name
 from app.schema.errors import LLMError
 from app.schema.message import (
     JSON,
@@ -178,8 +179,8 @@ def _assistant(content: tuple[Block, ...], kept: tuple[JSON, ...]) -> list[Item]
                 items.append({"type": "message", "role": "assistant", "content": [part], **known})
             case ToolCallBlock():
                 arguments = wire_arguments(block.arguments)
-                call = {"type": "function_call", "call_id": block.id, "name": block.name, "arguments": arguments}
-                items.append(call)
+                call = {"type": "function_call", "call_id": block.id, "name": wire_name(block.name)}
+                items.append(call | {"arguments": arguments})
             case ReasoningBlock() if known:
                 items.append(known)
             case _:
@@ -212,6 +213,7 @@ def _tool(spec: ToolSpec) -> bytes:
     known = spec.wire.get("responses")
     if known is None:
         # Without the word, schemas are made strict by the server, which then refuses optional parameters.
-        tool = {"name": spec.name, "description": spec.description, "parameters": spec.parameters, "strict": False}
+        fit = fitted(spec, "responses")
+        tool = {"name": fit.name, "description": fit.description, "parameters": fit.parameters, "strict": False}
         known = spec.wire["responses"] = dumps({"type": "function", **tool})
     return known
