@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.llm.adapters.accounts import quirks_of
+from app.llm.adapters.anthropic import AnthropicAdapter
 from app.llm.adapters.base import LLMAdapter
+from app.llm.adapters.bedrock import BedrockAdapter
 from app.llm.adapters.gemini import GeminiAdapter
 from app.llm.adapters.http import Account
 from app.llm.adapters.ollama import OllamaAdapter
@@ -20,7 +22,9 @@ from app.llm.adapters.responses import ResponsesAdapter
 from app.llm.models import DEFAULTS
 from app.llm.transport import Timeouts, Transport
 from tests.fault_server import FaultServer
+from tests.fault_server.bedrock import Bedrock
 from tests.fault_server.gemini import Gemini
+from tests.fault_server.messages import Messages
 from tests.fault_server.ollama import Ollama
 from tests.fault_server.openai_chat import OpenAIChat
 from tests.fault_server.polling import Polling
@@ -58,6 +62,10 @@ def _responses(server: FaultServer, transport: Transport, timeouts: Timeouts) ->
     return ResponsesAdapter(account(server, timeouts), transport, route="main", facts=DEFAULTS)
 
 
+def _messages(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
+    return AnthropicAdapter(account(server, timeouts, vendor="anthropic"), transport, route="main", facts=DEFAULTS)
+
+
 def _gemini(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
     base = replace(account(server, timeouts, vendor="google", root=True), base_url=f"{server.root}/v1beta")
     return GeminiAdapter(base, transport, route="main", facts=DEFAULTS)
@@ -66,6 +74,11 @@ def _gemini(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LL
 def _ollama(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
     base = account(server, timeouts, vendor="ollama", root=True)
     return OllamaAdapter(base, transport, route="main", facts=DEFAULTS)
+
+
+def _bedrock(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
+    at_root = account(server, timeouts, vendor="aws", root=True)
+    return BedrockAdapter(at_root, transport, route="main", facts=DEFAULTS)
 
 
 def _polling(server: FaultServer, transport: Transport, timeouts: Timeouts) -> LLMAdapter:
@@ -86,10 +99,15 @@ _POLLING_LACKS = (
     ("output limit", "the protocol names no reason for an end"),
 )
 
+_BINARY = "events are binary frames"
+_BEDROCK_LACKS = (("byte-order mark", _BINARY), ("keep-alives", _BINARY))
+
 DIALECTS: tuple[DialectRow, ...] = (
     DialectRow("chat", "openai", _chat, OpenAIChat),
     DialectRow("responses", "openai_responses", _responses, Responses),
+    DialectRow("messages", "anthropic", _messages, Messages),
     DialectRow("gemini", "google", _gemini, Gemini),
     DialectRow("ollama", "ollama", _ollama, Ollama, (("keep-alives", "lines have no comments"),)),
+    DialectRow("bedrock", "aws", _bedrock, Bedrock, _BEDROCK_LACKS, own_framing=False),
     DialectRow("polling", "server", _polling, Polling, _POLLING_LACKS, own_framing=False),
 )
