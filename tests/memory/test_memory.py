@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.llm import history
-from app.memory.memory import Memory
+from app.llm.adapters.accounts import Quirks
+from app.llm.adapters.chat_encode import ChatEncoder
+from app.llm.adapters.corrections import Learned
+from app.memory.memory import SUMMARY, Memory
 from app.schema.message import (
+    JSON,
     Message,
+    PluginSource,
     TextBlock,
     ToolCallBlock,
+    ToolResultBlock,
     assistant_message,
+    message_from_json,
+    message_to_json,
     tool_result_message,
     user_message,
 )
+from app.schema.request import CallConfig, ModelRequest
 
 
 def exchange(number: int, calls: int = 1, call_id: str = "") -> list[Message]:
@@ -162,3 +174,142 @@ def test_any_conversation_under_any_limit_gives_a_valid_view(turns: list[str | i
         last = max(number for number, message in enumerate(added) if not message.tool_results)
         assert len(view) <= max(limit, len(added) - last + 2)
     assert list(memory.messages) == added
+
+
+def test_a_message_pushed_twice_is_kept_once_and_noticed() -> None:
+    memory = Memory()
+    task = memory.add(user_message("task"))
+    assert memory.add(task) is task
+    memory.add_all([*exchange(1), task])
+    assert memory.duplicates == 2
+    assert len(memory) == len(memory.view()) == 3
+
+
+def test_the_same_words_again_are_another_message() -> None:
+    memory = Memory()
+    memory.add_all([user_message("go on"), user_message("go on")])
+    assert (len(memory), memory.duplicates) == (2, 0)
+
+
+def test_b126_an_orphan_and_a_second_result_stay_out_of_the_view() -> None:
+    memory = Memory()
+    memory.add_all([user_message("task"), tool_result_message("orphan", "x"), *exchange(1)])
+    memory.add(tool_result_message("c1-0", "again"))
+    assert len(memory) == 5
+    assert history.problems(memory.view()) == []
+    assert [message.tool_results[0].text for message in memory.view() if message.tool_results] == ["ok"]
+
+
+class Notes:
+    """A journal that keeps what it is told as JSON, as a session does."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str]] = []
+
+    def record(self, message: Message) -> None:
+        self.rows.append(("message", json.dumps(message_to_json(message))))
+
+    def note(self, kind: str, data: Mapping[str, JSON]) -> None:
+        self.rows.append((kind, json.dumps(data)))
+
+    async def started(self, call: ToolCallBlock, effect: str) -> None:
+        raise AssertionError
+
+    async def settled(self) -> None:
+        raise AssertionError
+
+    def replayed(self, max_messages: int | None = None) -> Memory:
+        memory = Memory(max_messages)
+        for kind, row in self.rows:
+            if kind == "message":
+                memory.add(message_from_json(json.loads(row)))
+            else:
+                memory.replay(kind, json.loads(row))
+        return memory
+
+
+def summary(text: str = "what was before") -> Message:
+    return user_message(text, PluginSource(SUMMARY, "summary"))
+
+
+def kept() -> tuple[Memory, Notes]:
+    memory, notes = Memory(), Notes()
+    memory.journal = notes
+    memory.add_all([user_message("task"), *exchange(1), *exchange(2), *exchange(3)])
+    return memory, notes
+
+
+def test_a_changed_view_comes_back_from_its_journal() -> None:
+    memory, notes = kept()
+    view = memory.view()
+    short = view[4].replace(content=[ToolResultBlock("c2-0", (TextBlock("short"),))])
+    memory.compact([view[0], summary(), view[3], short, *view[5:]])
+    memory.add_all(exchange(4))
+    again = notes.replayed()
+    assert again.view() == memory.view()
+    assert again.messages == memory.messages
+    assert again.view_bytes == memory.view_bytes
+    [(_, note)] = [row for row in notes.rows if row[0] == "compacted"]
+    items = json.loads(note)["view"]
+    assert [type(item) for item in items] == [str, dict, str, dict, str, str]
+
+
+def test_a_second_change_names_what_the_first_rewrote() -> None:
+    memory, notes = kept()
+    view = memory.view()
+    short = view[2].replace(content=[ToolResultBlock("c1-0", (TextBlock("short"),))])
+    memory.compact([*view[:2], short, *view[3:]])
+    memory.compact([*view[:2], short, *view[5:]])
+    assert json.loads(notes.rows[-1][1])["view"] == [message.id for message in memory.view()]
+    assert notes.replayed().view() == memory.view()
+
+
+@pytest.mark.parametrize("cut", [slice(0, 2), slice(2, 7)])
+def test_k02_a_view_that_separates_a_call_from_its_result_is_refused(cut: slice) -> None:
+    memory, notes = kept()
+    before, rows = memory.view(), list(notes.rows)
+    with pytest.raises(ValueError, match="without"):
+        memory.compact(memory.view()[cut])
+    assert (memory.view(), notes.rows) == (before, rows)
+
+
+def test_a_view_is_not_changed_while_a_call_is_open() -> None:
+    memory, _ = kept()
+    memory.add(exchange(9)[0])
+    with pytest.raises(ValueError, match="open"):
+        memory.compact(memory.view()[:1])
+
+
+@pytest.mark.parametrize("view", [["unknown"], [{"id": 1}], [3]])
+def test_a_damaged_note_changes_nothing(view: list[JSON]) -> None:
+    memory, _ = kept()
+    before = memory.view()
+    with pytest.raises((KeyError, ValueError, TypeError, AttributeError)):
+        memory.replay("compacted", {"view": view})
+    assert memory.view() == before
+    memory.replay("something new", {"a": 1})
+    assert memory.view() == before
+
+
+def test_a_summary_stays_under_a_cap() -> None:
+    memory = Memory(8)
+    memory.add_all([user_message("task"), *exchange(1), *exchange(2)])
+    view = memory.view()
+    memory.compact([view[0], summary(), *view[3:]])
+    for number in range(10, 20):
+        memory.add_all(exchange(number))
+        assert texts(memory.view())[:2] == ["task", "what was before"]
+        assert len(memory.view()) <= 8
+
+
+def test_170_provenance_is_kept_and_never_sent() -> None:
+    memory = Memory()
+    task = memory.add(user_message("task"))
+    memory.add(assistant_message("answer", provider="a-route", model="a-model"))
+    memory.add(user_message("note", PluginSource("a-plugin", "notice", "a summary")))
+    encoder = ChatEncoder("main", Quirks())
+    config = CallConfig("main", "m")
+    body = encoder.body(ModelRequest(config, memory.view()), Learned(), token_field="max_tokens", temperature=True)
+    assert [set(message) for message in json.loads(body)["messages"]] == [{"role", "content"}] * 3
+    for word in ("a-route", "a-model", "a-plugin", "a summary", task.id, str(int(task.time))):
+        assert word not in body.decode()
