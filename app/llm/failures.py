@@ -265,7 +265,8 @@ def classify_code(status: int, detail: str, *, told: bool = True) -> str:
         return "TIMEOUT"
     if status in (400, 413, 422):
         return "INVALID_REQUEST"
-    return "SERVER" if status >= 500 else f"HTTP_{status}"
+    # 424: Bedrock's word for a model that failed.
+    return "SERVER" if status >= 500 or status == 424 else f"HTTP_{status}"
 
 
 def is_overflow(detail: str) -> bool:

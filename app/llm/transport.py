@@ -129,17 +129,20 @@ class Transport:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeouts: Timeouts, where: str
     ) -> ClientResponse:
         import aiohttp
+        from yarl import URL
 
         session = self._get_session()
         use = _ConnectionUse()
         try:
+            # As it is written: yarl would decode what a signature covers.
+            target = URL(url, encoded=url.isascii())
             async with asyncio.timeout(timeouts.first_byte_s):
                 while True:
                     use.reused = False
                     try:
                         return await session.request(
                             method,
-                            url,
+                            target,
                             data=body,
                             headers=headers,
                             allow_redirects=False,

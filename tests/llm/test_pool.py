@@ -166,7 +166,6 @@ def test_dialects(settings: dict[str, str], kind: type[HTTPAdapter], url: str, m
     [
         ({"api_type": "azure"}, "needs base_url"),
         ({"model": ""}, "no model is named"),
-        ({"api_type": "aws"}, "not spoken by this version"),
         ({"retry": RetrySettings(initial_delay_s=20.0)}, "must not exceed"),
     ],
 )

@@ -70,7 +70,7 @@ class BedrockAdapter(HTTPAdapter):
         """Some models cannot stream while tools are on offer; their whole reply is asked for once that is known."""
         model = request.config.model
         kind = "converse-stream" if self.corrections.takes("streaming", model) else "converse"
-        return f"{self._aws.runtime}/model/{quote(model, safe=':')}/{kind}"
+        return f"{self._aws.runtime}/model/{quote(model, safe='')}/{kind}"
 
     def models_url(self) -> str:
         return f"{self._aws.catalogue}/foundation-models"

@@ -91,7 +91,7 @@ class ConverseDecoder:
                 self._delta(index, as_table(data.get("delta")) or {})
             case "contentBlockStop":
                 if (draft := self._drafts.pop(index, None)) is not None:
-                    self._reply.close(draft)
+                    self._close(draft)
             case "messageStop":
                 self._reason = as_text(data.get("stopReason")).lower()
             case "metadata":
@@ -142,6 +142,12 @@ class ConverseDecoder:
             draft = self._drafts[index] = self._reply.open(kind)
         return draft
 
+    def _close(self, draft: Draft) -> None:
+        if draft.kind == "tool-call" and not draft.text:
+            # A call without arguments comes without any piece.
+            self._reply.add(draft, "{}")
+        self._reply.close(draft)
+
     def _count(self, holder: Table) -> None:
         if (usage := as_table(holder.get("usage"))) is not None:
             self._usage = read_usage(usage)
@@ -150,12 +156,9 @@ class ConverseDecoder:
         """Close the reply: block ends, usage, finish. Raises `STREAM_CLOSED` when no stop reason came."""
         if not self._reason:
             raise LLMError(f"{self._who} closed the stream before the reply was complete", "STREAM_CLOSED")
-        for call in self._reply.calls:
-            if not call.text:
-                # A call without arguments comes without any piece.
-                call.parts.append("{}")
+        for draft in self._drafts.values():
+            self._close(draft)
         finish = finish_of(self._reason, self._reply, who=self._who, model=None, replay_state=self._replay_state())
-        self._reply.close_all()
         usage = [] if self._usage is None else [UsageReport(self._usage)]
         return [*self._reply.take(), *usage, finish]
 

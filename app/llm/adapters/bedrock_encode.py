@@ -7,7 +7,6 @@ Wire facts: Amazon Bedrock API reference, "Converse"; the service model of botoc
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any, cast
 
 from app.llm.adapters.chat_encode import NO_OUTPUT, in_words
 from app.llm.adapters.corrections import Learned
-from app.llm.adapters.wire import arguments_table, dumps
+from app.llm.adapters.wire import arguments_table, dumps, legal_id
 from app.llm.models import ModelFacts
 from app.llm.tool_schemas import fitted, wire_name
 from app.schema.message import (
@@ -40,10 +39,9 @@ OPENER = "(The conversation goes on.)"
 _BUDGETS = {"low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 24_576, "max": 32_000}
 _ANSWER_TOKENS = 8_192
 """Room for the answer beside a thinking budget when nobody named an output limit."""
-_ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _RICH = re.compile(r"claude|nova")
 """Models whose tool results may hold images and a status."""
-_CACHES = re.compile(r"claude-(?!3-(?:opus|sonnet|haiku)|v?\d\b|instant|3-5-sonnet-20240620)|nova")
+_CACHES = re.compile(r"claude-(?!3-(?:opus|sonnet|haiku)|v\d|instant|3-5-sonnet-20240620)|nova")
 _CACHES_TOOLS = re.compile(r"claude")
 _BUDGET_THINKERS = re.compile(r"claude-(?:3-7|(?:sonnet|opus|haiku)-4(?:-[015])?(?:-\d{8}|-v|$))")
 """Models that take thinking as a number of tokens; later ones take an effort."""
@@ -183,7 +181,11 @@ def _assistant(content: tuple[Block, ...], kept: tuple[JSON, ...]) -> list[dict[
             case TextBlock() if block.text.strip():
                 blocks.append({"text": block.text})
             case ToolCallBlock():
-                call = {"toolUseId": wire_id(block.id), "name": wire_name(block.name), "input": _input(block.arguments)}
+                call = {
+                    "toolUseId": legal_id(block.id),
+                    "name": wire_name(block.name),
+                    "input": _input(block.arguments),
+                }
                 blocks.append({"toolUse": call})
             case ReasoningBlock() if beside is not None:
                 blocks.append({"reasoningContent": thaw_json(beside)})
@@ -207,17 +209,9 @@ def _results(message: Message, *, rich: bool) -> _Encoded:
         if images and not rich:
             after += _user((TextBlock(f"Image of the tool result {result.call_id}:"), *images))
         status = {"status": "error"} if rich and result.is_error else {}
-        blocks.append({"toolResult": {"toolUseId": wire_id(result.call_id), "content": content, **status}})
+        blocks.append({"toolResult": {"toolUseId": legal_id(result.call_id), "content": content, **status}})
     after += _user(block for block in message.content if not isinstance(block, ToolResultBlock))
     return _Encoded(b"user", b",".join(map(dumps, blocks)), b",".join(map(dumps, after)), is_result=True)
-
-
-def wire_id(call_id: str) -> str:
-    """The id of a call as Converse takes it: at most 64 of a few characters; the same id always gives the same."""
-    if _ID.fullmatch(call_id):
-        return call_id
-    legible = re.sub(r"[^a-zA-Z0-9_.:-]", "_", call_id)[:40]
-    return f"{legible}-{hashlib.sha256(call_id.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 
 def _tool_config(request: ModelRequest, learned: Learned, *, caches: bool) -> bytes:
