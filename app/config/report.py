@@ -61,8 +61,6 @@ def _account_warnings(config: Config, name: str, settings: LLMSettings) -> Itera
         yield f'{label} api_type "{settings.api_type}" is an unknown label; it is read as "openai"'
     if not settings.model:
         yield f"{label} names no model"
-    if settings.fallback:
-        yield f"{label} fallback is not used by this version"
     if settings.api_key.get_secret_value() or (vendor and vendor.local):
         return
     variables = " or ".join(vendor.key_env) if vendor else "DRAGOMAN_API_KEY"

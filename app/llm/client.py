@@ -12,9 +12,10 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from app.config.settings import LLMSettings
-from app.llm import history, text_formats, textcalls
+from app.llm import history, text_formats, textcalls, tool_schemas
 from app.llm.budget import Budget
 from app.llm.failures import HINTS, is_silent_overflow
+from app.llm.fallback import Fallback
 from app.llm.models import ModelFacts, price_usd
 from app.llm.retry import Sleep, call_with_retry
 from app.llm.service import LLMService
@@ -74,6 +75,7 @@ class LLM(metaclass=_ByName):
     @classmethod
     def make(
         cls,
+    fallback: Fallback
         settings: LLMSettings,
         service: LLMService,
         *,
@@ -109,6 +111,7 @@ class LLM(metaclass=_ByName):
         return self.settings.tools == "text" or (self.settings.tools == "auto" and self.facts.tools is False)
 
     async def ask(
+        self.fallback = Fallback()
         self,
         messages: Sequence[Message] | str,
         *,
@@ -122,7 +125,12 @@ class LLM(metaclass=_ByName):
         A text that was cut by the output limit comes with the notice `OUTPUT_LIMIT`; `OUTPUT_LIMIT` is raised when
         the limit left no text at all.
         """
-        return await self._ask(messages, system, ctx or RunContext(), purpose, response_schema)
+        ctx = ctx or RunContext()
+
+        async def asking(llm: LLM) -> str:
+            return await llm._ask(messages, system, ctx, purpose, response_schema)
+
+        return await self.fallback.answer(self, asking, ctx)
 
     async def ask_with_images(
         self,
@@ -143,7 +151,12 @@ class LLM(metaclass=_ByName):
                 hint="use a model with vision, or set [llm.capabilities] images = true if it can",
             )
         asked = _with_images(_as_messages(messages), tuple(images))
-        return await self._ask(asked, system, ctx or RunContext(), "conversation", None, images_needed=True)
+        ctx = ctx or RunContext()
+
+        async def asking(llm: LLM) -> str:
+            return await llm._ask(asked, system, ctx, "conversation", None, images_needed=True)
+
+        return await self.fallback.answer(self, asking, ctx, sees=True)
 
     async def ask_tool(
         self,
@@ -162,9 +175,20 @@ class LLM(metaclass=_ByName):
         is one or more calls to offered tools becomes those calls, unless `tools = "native"` is configured.
         """
         ctx = ctx or RunContext()
-        request = ModelRequest(
+        tools, refused = tool_schemas.usable(tools)
+        for each in refused:
+            ctx.notice("TOOL_LEFT_OUT", f"the tool {each.name} cannot be offered: {each.why}", once=True)
+        asked = ModelRequest(
             self._config, _as_messages(messages), system, tools, tool_choice if tools else "auto", purpose=purpose
         )
+
+        async def asking(llm: LLM) -> ModelReply:
+            return await llm._ask_tool(replace(asked, config=llm._config), hint, ctx)
+
+        return await self.fallback.answer(self, asking, ctx)
+
+    async def _ask_tool(self, request: ModelRequest, hint: str, ctx: RunContext) -> ModelReply:
+        tools = request.tools
         if not tools:
             return await self._send(_with_hint(request, hint), ctx)
         if self.text_tools:
@@ -311,7 +335,7 @@ class LLM(metaclass=_ByName):
                 hint=HINTS["CONTEXT_WINDOW_EXCEEDED"],
             )
         message = assembler.message(ModelSource(self.name, finish.model or request.config.model))
-        message = _split_thinking(message)
+        message = _split_thinking(tool_schemas.with_own_names(message, request.tools))
         if finish.reason != "max-tokens" and not _says_something(message):
             raise LLMError(f"{request.config.model} sent an empty reply", "EMPTY_RESPONSE")
         return message
@@ -339,8 +363,6 @@ class LLM(metaclass=_ByName):
                 f"{model} is not in the table of models; its abilities are tried, see [llm.capabilities]",
                 once=True,
             )
-        if self.settings.fallback:
-            ctx.notice("HINT", f"[llm] fallback of {self.name!r} is not used by this version", once=True)
         if self._config.temperature is not None and not self.facts.temperature:
             ctx.notice("OPTION_DROPPED", f"{model} takes no temperature; the configured one is left out", once=True)
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 from urllib.parse import urlsplit
 
 from app.config.load import load_config
@@ -19,6 +19,7 @@ from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter
 from app.llm.client import LLM, Probe
 from app.llm.container import host_address
+from app.llm.fallback import Fallback
 from app.llm.governor import Governor, governor_for
 from app.llm.models import ModelFacts, facts_for
 from app.llm.probe import Prober
@@ -31,7 +32,7 @@ from app.schema.usage import Usage
 
 if TYPE_CHECKING:
     from app.llm.adapters.embedded import EmbeddedHooks
-    from app.llm.adapters.http import Account, HTTPAdapter
+    from app.llm.adapters.http import Account
 
 
 class LLMPool:
@@ -105,7 +106,7 @@ class LLMPool:
             retry_after_cap_s=retry.retry_after_cap_s,
         )
         self._registrations.append(self.service.register_adapter([settings.name], adapter, retry_policy=policy))
-        return LLM.make(
+        client = LLM.make(
             settings,
             self.service,
             facts=facts,
@@ -116,6 +117,8 @@ class LLMPool:
             helper=lambda: self._helper_of(settings.name),
             governor=None if settings.name in self._adapters else _governor(settings, vendor, local=info.local),
         )
+        client.fallback = Fallback(settings.fallback, self.get)
+        return client
 
     def _probe_of(self, adapter: LLMAdapter, settings: LLMSettings) -> Probe | None:
         """How to ask the server of a local account what its model can do; None where there is no such server."""
@@ -165,14 +168,17 @@ class LLMPool:
             made = OllamaAdapter(account, self._transport, route=settings.name, facts=facts)
             made.window, made.downloads = settings.context_window, self._embedded or made.downloads
             return made, facts
-        speaks = _http_dialect(dialect, settings.api_type)
+        from app.llm.adapters.http import HTTPAdapter
+
+        speaks = adapter_class(dialect)
+        assert issubclass(speaks, HTTPAdapter)
         account = _account(settings, vendor or _unknown_cloud(settings.base_url), dialect)
         facts = speaks.limits(facts)
         return speaks(account, self._transport, route=settings.name, facts=facts), facts
 
 
-def _http_dialect(dialect: Dialect, api_type: str) -> type[HTTPAdapter]:
-    """The adapter class of a dialect, loaded when it is used."""
+def adapter_class(dialect: Dialect) -> type[LLMAdapter]:
+    """The adapter of a dialect, loaded when it is used; its `features` say what the dialect carries."""
     match dialect:
         case "chat":
             from app.llm.adapters.openai_chat import OpenAIChatAdapter
@@ -182,27 +188,36 @@ def _http_dialect(dialect: Dialect, api_type: str) -> type[HTTPAdapter]:
             from app.llm.adapters.responses import ResponsesAdapter
 
             return ResponsesAdapter
-        case "converse":
-            from app.llm.adapters.bedrock import BedrockAdapter
-
-            return BedrockAdapter
         case "messages":
             from app.llm.adapters.anthropic import AnthropicAdapter
 
             return AnthropicAdapter
+        case "converse":
+            from app.llm.adapters.bedrock import BedrockAdapter
+
+            return BedrockAdapter
         case "gemini":
             from app.llm.adapters.gemini import GeminiAdapter
 
             return GeminiAdapter
+        case "ollama":
+            from app.llm.adapters.ollama import OllamaAdapter
+
+            return OllamaAdapter
         case "polling":
             from app.llm.adapters.polling import PollingAdapter
 
             return PollingAdapter
+        case "embedded":
+            from app.llm.adapters.embedded import EmbeddedAdapter
+
+            return EmbeddedAdapter
+        case "test":
+            from app.llm.adapters.scripted import ScriptedAdapter
+
+            return ScriptedAdapter
         case _:
-            raise ConfigError(
-                f"api_type {api_type!r} is not spoken by this version",
-                hint='use an OpenAI-compatible address of the vendor with api_type = "openai"',
-            )
+            assert_never(dialect)
 
 
 def _governor(settings: LLMSettings, vendor: Vendor | None, *, local: bool) -> Governor:

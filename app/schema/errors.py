@@ -101,6 +101,8 @@ CODES: dict[str, CodeInfo] = {
     "IMAGES_REPLACED": CodeInfo("images were replaced by a text note for a model without vision"),
     "IMAGE_DESCRIBED": CodeInfo("`[llm.vision]` described a picture for a model without vision, or could not"),
     "TOOLS_AS_TEXT": CodeInfo("tools are offered in words and calls read from text, because the server takes no calls"),
+    "FALLBACK": CodeInfo("another model of the list `fallback` answers, because the one before it failed"),
+    "TOOL_LEFT_OUT": CodeInfo("a tool's schema is too deep or too large to be shown to a model"),
     "OPTION_DROPPED": CodeInfo("the server refused an option; it is left out from now on"),
     "BUDGET_FILE": CodeInfo("the file with the day's spending could not be used; its limits may be exceeded"),
     "RATE_WAIT": CodeInfo("a request waits until the account's rate limit allows it"),

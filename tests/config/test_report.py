@@ -74,7 +74,7 @@ def test_without_a_file(lab: Lab) -> None:
          ["[llm.vision] is used by nothing; name it in [agents.<name>] llm, or remove it"]),
         (
             '[llm]\nmodel = "m"\napi_key = "k"\nfallback = ["vision"]\n[llm.vision]\nmodel = "v"\nfallback = []',
-            ["[llm] fallback is not used by this version"],
+            [],
         ),
         ('[llm]\nmodel = "m"\napi_key = "k"\n[llm.vision]\n[agents.manus]\nllm = "vision"', []),
         ('[llm]\nmodel = "m"\napi_key = "k"\n[llm.manus]\nmodel = "v"', []),

@@ -15,9 +15,7 @@ from app.llm.history import is_valid, problems, repair
 from app.llm.pool import LLMPool
 from app.llm.tokens import TokenCounter
 from app.schema.errors import ConfigError, LLMError
-from app.schema.event import EventRecord, Notice
 from app.schema.message import system_message, user_message
-from app.schema.run import RunContext
 from tests.conftest import MakeServer
 from tests.fault_server import reply, stall, status, web_page
 from tests.fault_server.behaviours import events as stream
@@ -81,17 +79,6 @@ def test_h12_system_text_in_the_middle_becomes_the_users() -> None:
         ("user", "tools changed"),
         ("user", "b"),
     ]
-
-
-async def test_a_fallback_that_nobody_uses_is_told_once(
-    fault_server: MakeServer, ctx: RunContext, events: list[EventRecord]
-) -> None:
-    server = await fault_server([reply("a"), reply("b")])
-    pool = LLMPool({"default": settings(server.url, fallback=("other",))})
-    assert [await pool.get().ask("1", ctx=ctx), await pool.get().ask("2", ctx=ctx)] == ["a", "b"]
-    told = [record.event.message for record in events if isinstance(record.event, Notice)]
-    assert [text for text in told if "fallback" in text] == ["[llm] fallback of 'default' is not used by this version"]
-    await pool.close()
 
 
 def test_defects_20_31_a_picture_file_tells_its_own_type_and_size(tmp_path: Path) -> None:
