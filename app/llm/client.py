@@ -68,6 +68,7 @@ class LLM(metaclass=_ByName):
     local: bool
     usage: Usage
     counter: TokenCounter
+    fallback: Fallback
     _service: LLMService
     _config: CallConfig
     _sleep: Sleep
@@ -75,7 +76,6 @@ class LLM(metaclass=_ByName):
     @classmethod
     def make(
         cls,
-    fallback: Fallback
         settings: LLMSettings,
         service: LLMService,
         *,
@@ -93,6 +93,7 @@ class LLM(metaclass=_ByName):
         self.local = local
         self.usage = Usage()
         self.counter = TokenCounter(settings.model)
+        self.fallback = Fallback()
         self._service = service
         self._config = CallConfig(
             settings.name, settings.model, settings.reasoning_effort, _temperature(settings, facts), settings.max_tokens
@@ -111,7 +112,6 @@ class LLM(metaclass=_ByName):
         return self.settings.tools == "text" or (self.settings.tools == "auto" and self.facts.tools is False)
 
     async def ask(
-        self.fallback = Fallback()
         self,
         messages: Sequence[Message] | str,
         *,
