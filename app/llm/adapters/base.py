@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from app.schema.errors import LLMError
 from app.schema.request import ModelRequest
@@ -41,6 +42,19 @@ class ModelInfo:
     reasoning: ReasoningInfo | None = None
 
 
+FEATURES = {
+    "stream": "text is shown while it is written",
+    "tools": "native tool calls",
+    "parallel": "several calls in one reply",
+    "images": "pictures from the user and from tools",
+    "reasoning": "thinking, kept apart from the answer",
+    "usage": "token counts of the provider",
+    "caching": "counts of cached tokens; prompts are sent so that caches hit",
+    "cancel": "a stop frees the connection within half a second",
+}
+"""What a dialect may carry; whether a model can do it is another question (`models.py`)."""
+
+
 class LLMAdapter(ABC):
     """One wire dialect for one account. `stream` is the only mandatory method.
 
@@ -48,6 +62,9 @@ class LLMAdapter(ABC):
     stay raw text; a failure either raises `LLMError` or ends with `Finish("error")`; a reply without any block is
     `EMPTY_RESPONSE`; closing the iterator closes the connection.
     """
+
+    features: ClassVar[frozenset[str]] = frozenset(FEATURES)
+    """Keys of `FEATURES`; the table of providers in the docs is made of them, and each is shown by a test."""
 
     @abstractmethod
     def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]: ...

@@ -59,6 +59,8 @@ def facts_of(row: EmbeddedModel) -> ModelFacts:
 class EmbeddedAdapter(LLMAdapter):
     """Starts its server at the first request and ends it at `close`. One request at a time: the model has one slot."""
 
+    features = frozenset({"stream", "usage", "caching", "cancel"})
+
     def __init__(
         self,
         row: EmbeddedModel,

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Literal
 
-from app.llm.adapters.base import ModelInfo
+from app.llm.adapters.base import FEATURES, ModelInfo
 from app.llm.adapters.embedded import EmbeddedHooks
 from app.llm.adapters.http import Account, HTTPAdapter, LineFraming
 from app.llm.adapters.ollama_encode import EFFORTS, OllamaEncoder
@@ -28,6 +28,7 @@ class OllamaAdapter(HTTPAdapter):
     """`window` is the user's context window in tokens, `downloads` who is asked before a missing model is pulled."""
 
     framing = "lines"
+    features = frozenset(FEATURES) - {"caching"}
     efforts = EFFORTS
     option_fields = {"reasoning_effort": ("think",), "response_format": ("format",)}  # noqa: RUF012
 

@@ -28,6 +28,8 @@ LONGEST_WAIT_S = 1.0
 
 
 class PollingAdapter(HTTPAdapter):
+    features = frozenset({"stream"})
+
     @classmethod
     def limits(cls, facts: ModelFacts) -> ModelFacts:
         return replace(facts, images=False, tools=False, parallel_tools=False, reasoning=False, json_schema=False)
