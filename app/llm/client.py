@@ -7,30 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 from app.config.settings import LLMSettings
-from app.llm import history, text_formats, textcalls, tool_schemas
+from app.llm import history, reading, textcalls, tool_schemas
 from app.llm.budget import Budget
 from app.llm.failures import HINTS, is_silent_overflow
 from app.llm.fallback import Fallback
-from app.llm.models import ModelFacts, price_usd
+from app.llm.governor import Governor, Slot
+from app.llm.image_tokens import rule_for
+from app.llm.models import ModelFacts, Told, as_told, price_usd
 from app.llm.retry import Sleep, call_with_retry
 from app.llm.service import LLMService
 from app.llm.tokens import TokenCounter
+from app.llm.vision import Eyes
 from app.schema.errors import DragomanError, LLMError, LLMFailure
 from app.schema.event import ModelReplied, ReasoningStreamed, Retrying, TextStreamed
 from app.schema.message import (
     JSON,
-    Block,
     ImageBlock,
     Message,
     ModelSource,
     PluginSource,
-    ReasoningBlock,
-    TextBlock,
     user_message,
 )
 from app.schema.request import CallConfig, ModelReply, ModelRequest, Purpose, ToolChoice, ToolSpec
@@ -38,8 +38,15 @@ from app.schema.run import RunContext
 from app.schema.stream import BlockAssembler, Chunk, Finish, ReasoningDelta, TextDelta
 from app.schema.usage import Hold, Usage
 
+TYPICAL_OUTPUT_TOKENS = 1000
+"""What a reply is taken to need of a limit of tokens a minute when no cap is set; corrected when it has come."""
+
 Read = Callable[[ModelReply], ModelReply]
 """What is made of a finished reply before it is shown, for example calls of its text."""
+
+
+Probe = Callable[[], Awaitable[Told | None]]
+"""What a server tells of its model; None when it does not answer."""
 
 
 def _as_it_is(reply: ModelReply) -> ModelReply:
@@ -69,9 +76,13 @@ class LLM(metaclass=_ByName):
     usage: Usage
     counter: TokenCounter
     fallback: Fallback
+    eyes: Eyes
     _service: LLMService
     _config: CallConfig
     _sleep: Sleep
+    _governor: Governor
+    _probe: Probe | None
+    _why_text: str
 
     @classmethod
     def make(
@@ -83,8 +94,15 @@ class LLM(metaclass=_ByName):
         vendor: str,
         local: bool,
         sleep: Sleep = asyncio.sleep,
+        probe: Probe | None = None,
+        helper: Callable[[], LLM | None] = lambda: None,
+        governor: Governor | None = None,
     ) -> LLM:
-        """For the pool: a new client of these settings, whose adapter the service has under the same name."""
+        """For the pool: a new client of these settings, whose adapter the service has under the same name.
+
+        `probe` asks the server what the model can do, before the first request; `helper` gives the model that describes
+        pictures for one that cannot see; `governor` lets requests of the account out.
+        """
         self = cls.__new__(cls)
         self.name = settings.name
         self.settings = settings
@@ -99,6 +117,10 @@ class LLM(metaclass=_ByName):
             settings.name, settings.model, settings.reasoning_effort, _temperature(settings, facts), settings.max_tokens
         )
         self._sleep = sleep
+        self.eyes = Eyes(settings.model, rule_for(settings.model), helper)
+        self._governor = governor or Governor(settings.rate)
+        self._probe = probe
+        self._why_text = ""
         return self
 
     @property
@@ -144,6 +166,8 @@ class LLM(metaclass=_ByName):
 
         Raises `UNSUPPORTED_CONTENT`, before any request when the model is known to be blind.
         """
+        if self.settings.capabilities.images is None:
+            await self._learn_facts()
         if not self.facts.sends_images:
             raise LLMError(
                 f"{self.settings.model} cannot see images",
@@ -188,6 +212,7 @@ class LLM(metaclass=_ByName):
         return await self.fallback.answer(self, asking, ctx)
 
     async def _ask_tool(self, request: ModelRequest, hint: str, ctx: RunContext) -> ModelReply:
+        await self._learn_facts()
         tools = request.tools
         if not tools:
             return await self._send(_with_hint(request, hint), ctx)
@@ -196,24 +221,42 @@ class LLM(metaclass=_ByName):
         try:
             return await self._send(_with_hint(request, hint), ctx, self._read_native(tools))
         except LLMError as error:
-            # A server whose grammar the model did not meet says the same again at temperature 0: ask in words instead.
-            if error.code != "INVALID_TOOL_CALL" or self.settings.tools == "native":
+            if self.settings.tools == "native":
                 raise
-            ctx.notice("INVALID_TOOL_CALL", f"{error.message}; the tools are offered as text for this step")
+            if error.code == "UNSUPPORTED_TOOLS":
+                self.facts = replace(self.facts, tools=False)
+                self._why_text = error.message
+            elif error.code == "INVALID_TOOL_CALL":
+                # A server whose grammar the model did not meet says the same again at temperature 0: ask in words.
+                ctx.notice("INVALID_TOOL_CALL", f"{error.message}; the tools are offered as text for this step")
+            else:
+                raise
             return await self._ask_in_text(request, hint, ctx)
+
+    async def _learn_facts(self) -> None:
+        """Ask a local server what its model can do, before anything is decided by it. The user's word still wins."""
+        if self._probe is None or (told := await self._probe()) is None:
+            return
+        self._probe = None
+        settings = self.settings
+        self.facts = as_told(self.facts, told, settings.capabilities, context_window=settings.context_window)
+        self._why_text = told.why_no_tools
 
     def _read_native(self, tools: tuple[ToolSpec, ...]) -> Read:
         def read(reply: ModelReply) -> ModelReply:
             if self.facts.tool_choice_required and reply.message.tool_calls:
                 # What a very small model says beside a forced call is noise that misleads it in the next step.
-                return _with_content(reply, reply.message.tool_calls)
-            return reply if self.settings.tools == "native" else _read_calls(reply, tools)
+                return reading.with_content(reply, reply.message.tool_calls)
+            return reply if self.settings.tools == "native" else reading.read_calls(reply, tools)
 
         return read
 
     async def _ask_in_text(self, request: ModelRequest, hint: str, ctx: RunContext) -> ModelReply:
         """The same question for a model without native calls: tools in the prompt, calls read from the reply."""
         tools = request.tools
+        if self._why_text and self.settings.tools == "auto" and self.facts.tools is False:
+            why = f"tools are offered to {self.settings.model} as text, and its calls read from text: {self._why_text}"
+            ctx.notice("TOOLS_AS_TEXT", why, once=True)
         takes_schema = self.facts.json_schema is not False and self._service.adapter(self.name).takes(
             "response_format", self.settings.model
         )
@@ -229,12 +272,9 @@ class LLM(metaclass=_ByName):
         )
 
         def read(reply: ModelReply) -> ModelReply:
-            if not takes_schema:
-                return _read_calls(reply, tools, asked_in_text=True)
-            outcome = textcalls.read_schema_reply(reply.text, tools)
-            if isinstance(outcome, str):
-                outcome = (TextBlock(outcome),) if outcome else ()
-            return _with_content(reply, (*_thinking(reply), *outcome))
+            if takes_schema:
+                return reading.read_schema(reply, tools)
+            return reading.read_calls(reply, tools, asked_in_text=True)
 
         return await self._send(_with_hint(text_request, hint), ctx, read)
 
@@ -248,10 +288,11 @@ class LLM(metaclass=_ByName):
         *,
         images_needed: bool = False,
     ) -> str:
+        await self._learn_facts()
         request = ModelRequest(
             self._config, _as_messages(messages), system, response_schema=response_schema, purpose=purpose
         )
-        reply = await self._send(request, ctx, _needs_text, images_needed=images_needed)
+        reply = await self._send(request, ctx, reading.needs_text, images_needed=images_needed)
         if reply.finish.reason == "max-tokens":
             ctx.notice("OUTPUT_LIMIT", f"the reply of {self.settings.model} was cut by the output limit")
         return reply.text
@@ -261,24 +302,30 @@ class LLM(metaclass=_ByName):
     ) -> ModelReply:
         """One question to the model, however many attempts it takes; booked once, announced as events."""
         self._tell_what_is_assumed(ctx)
-        request = self._valid(request, ctx)
+        request = await self._valid(request, ctx)
         started = time.monotonic()
         attempts = 0
 
         async def attempt() -> ModelReply:
             nonlocal attempts, request
             while True:
-                sent, hold = await self.budget.hold(request, ctx)
-                attempts += 1
-                try:
-                    return read(await self._attempt(sent, ctx, attempts, hold))
-                except LLMError as error:
-                    if (learned := self._service.adapter(self.name).correct(error, sent)) is not None:
-                        ctx.notice("OPTION_DROPPED", learned, once=True)
-                    elif images_needed or (shown := self._without_images(error, request, ctx)) is None:
-                        raise
-                    else:
-                        request = shown
+                self.budget.fit(request, ctx)  # what can never be paid does not stand in the queue
+                async with self._slot(request, ctx) as slot:
+                    sent, hold = await self.budget.hold(request, ctx)
+                    attempts += 1
+                    try:
+                        return read(await self._attempt(sent, ctx, attempts, hold))
+                    except LLMError as error:
+                        self._tell_governor(slot, error)
+                        if (learned := self._service.adapter(self.name).correct(error, sent)) is not None:
+                            ctx.notice("OPTION_DROPPED", learned, once=True)
+                        elif images_needed or (shown := await self._without_images(error, request, ctx)) is None:
+                            raise
+                        else:
+                            request = shown
+                    finally:
+                        if hold.usage.total:
+                            slot.used(hold.usage.total)
 
         def on_retry(_retry: int, delay_s: float, error: LLMError) -> None:
             ctx.emit(Retrying(attempts + 1, delay_s, error.code, error.message))
@@ -288,6 +335,25 @@ class LLM(metaclass=_ByName):
         reply = replace(reply, attempts=attempts, seconds=time.monotonic() - started)
         ctx.emit(ModelReplied(reply.text, reply.message.tool_calls, reply.finish.reason, reply.usage))
         return reply
+
+    def _slot(self, request: ModelRequest, ctx: RunContext) -> Slot:
+        """The governor's leave to send, for the agent of this context; a long wait is told."""
+        tokens = 0
+        if self._governor.counts_tokens:
+            sent = self.counter.request(request.messages, system=request.system, tools=request.tools)
+            tokens = sent + (request.config.max_tokens or TYPICAL_OUTPUT_TOKENS)
+
+        def tell() -> None:
+            ctx.notice("RATE_WAIT", f"waiting for the rate limit of {self.vendor} ([llm.rate])", once=True)
+
+        return self._governor.slot(ctx.span, tokens=tokens, on_wait=tell)
+
+    def _tell_governor(self, slot: Slot, error: LLMError) -> None:
+        """A refusal for the rate holds all agents of the account, unless it is for longer than a retry waits."""
+        wait_s = error.failure.retry_after_s
+        cap_s = self._service.provider_retry_policy(self.name).retry_after_cap_s
+        if error.code == "RATE_LIMIT" and (wait_s is None or wait_s <= cap_s):
+            slot.refused(wait_s)
 
     async def _attempt(self, request: ModelRequest, ctx: RunContext, number: int, hold: Hold) -> ModelReply:
         """One attempt. Deltas are shown as they come; only a proper finish makes a reply.
@@ -335,8 +401,8 @@ class LLM(metaclass=_ByName):
                 hint=HINTS["CONTEXT_WINDOW_EXCEEDED"],
             )
         message = assembler.message(ModelSource(self.name, finish.model or request.config.model))
-        message = _split_thinking(tool_schemas.with_own_names(message, request.tools))
-        if finish.reason != "max-tokens" and not _says_something(message):
+        message = reading.split_thinking(tool_schemas.with_own_names(message, request.tools))
+        if finish.reason != "max-tokens" and not reading.says_something(message):
             raise LLMError(f"{request.config.model} sent an empty reply", "EMPTY_RESPONSE")
         return message
 
@@ -347,12 +413,12 @@ class LLM(metaclass=_ByName):
         if not usage.estimated and self.counter.used:
             self.counter.learn(request.messages, usage.total_input, system=request.system, tools=request.tools)
 
-    def _without_images(self, error: LLMError, request: ModelRequest, ctx: RunContext) -> ModelRequest | None:
+    async def _without_images(self, error: LLMError, request: ModelRequest, ctx: RunContext) -> ModelRequest | None:
         """The request with notes instead of images, when the server says what nobody knew: the model is blind."""
         if error.code != "UNSUPPORTED_CONTENT" or self.facts.images is not None:
             return None
         self.facts = replace(self.facts, images=False)
-        shown = self._valid(request, ctx)
+        shown = await self._valid(request, ctx)
         return None if shown is request else shown
 
     def _tell_what_is_assumed(self, ctx: RunContext) -> None:
@@ -366,19 +432,21 @@ class LLM(metaclass=_ByName):
         if self._config.temperature is not None and not self.facts.temperature:
             ctx.notice("OPTION_DROPPED", f"{model} takes no temperature; the configured one is left out", once=True)
 
-    def _valid(self, request: ModelRequest, ctx: RunContext) -> ModelRequest:
+    async def _valid(self, request: ModelRequest, ctx: RunContext) -> ModelRequest:
+        """The request with a history that the model can take; what had to be changed is told."""
         images = self.facts.sends_images
-        prepared = history.prepare(request.messages, images=images)
+        messages = await self.eyes.prepare(request.messages, ctx, sees=images)
+        prepared = history.prepare(messages, images=images)
         if prepared is request.messages:
             return request
-        if not images and history.holds_images(request.messages):
+        if not images and history.holds_images(messages):
             ctx.notice(
                 "IMAGES_REPLACED",
                 f"{self.settings.model} cannot see images; each is replaced by a note"
                 " (set [llm.capabilities] images = true if it can)",
                 once=True,
             )
-        if not history.is_valid(request.messages):
+        if not history.is_valid(messages):
             ctx.notice("HISTORY_REPAIRED", "the history had unanswered or orphaned calls; it was repaired", once=True)
         return replace(request, messages=prepared)
 
@@ -454,49 +522,3 @@ def _with_images(messages: tuple[Message, ...], images: tuple[ImageBlock, ...]) 
             shown = message.replace(content=(*message.content, *images))
             return (*messages[:position], shown, *messages[position + 1 :])
     return (*messages, user_message(images))
-
-
-def _says_something(message: Message) -> bool:
-    return bool(message.text.strip() or message.tool_calls or message.reasoning.strip())
-
-
-def _needs_text(reply: ModelReply) -> ModelReply:
-    if reply.text.strip():
-        return reply
-    model = reply.finish.model or "the model"
-    if reply.finish.reason == "max-tokens":
-        raise LLMError(f"{model} reached the output limit before its answer", "OUTPUT_LIMIT", hint="raise max_tokens")
-    raise LLMError(f"{model} thought, but gave no answer", "EMPTY_RESPONSE")
-
-
-def _thinking(reply: ModelReply) -> tuple[Block, ...]:
-    return tuple(block for block in reply.message.content if isinstance(block, ReasoningBlock))
-
-
-def _with_content(reply: ModelReply, content: Iterable[Block]) -> ModelReply:
-    return replace(reply, message=reply.message.replace(content=content))
-
-
-def _read_calls(reply: ModelReply, tools: Iterable[ToolSpec], *, asked_in_text: bool = False) -> ModelReply:
-    """The reply with its text read as calls, when it is nothing but calls; else the reply itself."""
-    if reply.message.tool_calls or not reply.text or reply.finish.reason == "max-tokens":
-        return reply
-    calls = text_formats.calls_in_text(reply.text, tools, asked_in_text=asked_in_text)
-    return _with_content(reply, (*_thinking(reply), *calls)) if calls else reply
-
-
-def _split_thinking(message: Message) -> Message:
-    """Thinking that a model wrote into its text, moved into reasoning blocks."""
-    if "think>" not in message.text:
-        return message
-    content: list[Block] = []
-    for block in message.content:
-        if not isinstance(block, TextBlock):
-            content.append(block)
-            continue
-        answer, thinking = textcalls.strip_thinking(block.text)
-        if thinking.strip():
-            content.append(ReasoningBlock(thinking))
-        if answer.strip():
-            content.append(TextBlock(answer))
-    return message.replace(content=content)

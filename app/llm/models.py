@@ -45,6 +45,21 @@ class ModelFacts:
         return self.max_tools is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a server tells of its model; None = not told. `server` names its kind, "" when it told nothing."""
+
+    server: str = ""
+    context_window: int | None = None
+    images: bool | None = None
+    tools: bool | None = None
+    parallel_tools: bool | None = None
+    reasoning: bool | None = None
+    json_schema: bool | None = None
+    why_no_tools: str = ""
+    """Why calls are read from text, for the notice."""
+
+
 class Capabilities(Protocol):
     """What the user says of a model; None = not said."""
 
@@ -166,7 +181,11 @@ def facts_for(model: str, overrides: Capabilities | None = None, *, context_wind
     """The facts of a model id, with what the user set laid over them."""
     short = model.lower().rsplit("/", 1)[-1]
     facts = next((facts for pattern, facts in _COMPILED if pattern.search(short)), DEFAULTS)
-    said = overrides or DEFAULTS
+    return laid_over(facts, overrides or DEFAULTS, context_window=context_window)
+
+
+def laid_over(facts: ModelFacts, said: Capabilities, *, context_window: int | None = None) -> ModelFacts:
+    """The facts with whatever somebody who knows better has said laid over them."""
     return replace(
         facts,
         context_window=facts.context_window if context_window is None else context_window,
@@ -176,6 +195,13 @@ def facts_for(model: str, overrides: Capabilities | None = None, *, context_wind
         reasoning=facts.reasoning if said.reasoning is None else said.reasoning,
         json_schema=facts.json_schema if said.json_schema is None else said.json_schema,
     )
+
+
+def as_told(facts: ModelFacts, told: Told, said: Capabilities, *, context_window: int | None = None) -> ModelFacts:
+    """Facts of the table, over them what the server tells, over that what the user says."""
+    known = facts.known or (told.context_window is not None and told.tools is not None)
+    heard = laid_over(replace(facts, known=known), told, context_window=told.context_window)
+    return laid_over(heard, said, context_window=context_window)
 
 
 def price_usd(model: str, usage: Usage, *, provider: str, local: bool) -> float | None:

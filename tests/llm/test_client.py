@@ -149,7 +149,7 @@ async def test_r13_effort_for_a_model_that_does_not_think(make_llm: MakeLLM) -> 
     with pytest.raises(LLMError) as caught:
         await llm.ask("hi")
     assert (caught.value.code, caught.value.hint) == ("UNSUPPORTED_REASONING_EFFORT", "remove reasoning_effort")
-    assert server.requests == []
+    assert server.chats == []
 
 
 # -- endings ----------------------------------------------------------------------------------------------------------

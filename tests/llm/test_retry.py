@@ -300,7 +300,7 @@ async def test_defect_06_token_limit_stops_in_milliseconds_without_a_request(
     with pytest.raises(TokenLimitExceeded):
         await llm.ask("a question that is longer than three tokens", ctx=ctx)
     assert asyncio.get_running_loop().time() - started < 0.1
-    assert (server.requests, waits, ctx.ledger.requests) == ([], [], 0)
+    assert (server.chats, waits, ctx.ledger.requests) == ([], [], 0)
 
 
 async def test_y15_a_bare_stream_is_one_request(make_llm: MakeLLM) -> None:
