@@ -98,7 +98,6 @@ SHOWN = {
 async def test_what_a_server_tells(
     routes: dict[str, Any],
     facts: tuple[Any, ...],
-    why: str,
     fault_server: MakeServer,
     make_pool: Callable[..., LLMPool],
 ) -> None:
