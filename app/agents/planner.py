@@ -20,6 +20,9 @@ from app.schema.run import RunContext
 from app.tools.planning import Planning, parse_steps
 from app.tools.toolbox import Toolbox
 
+RESULTS_SHOWN = 20_000
+"""Characters of all results together that a model is shown, however long the plan is."""
+
 ATTEMPTS = 2
 """One question and one repair; then the task itself is the only step."""
 
@@ -96,7 +99,7 @@ class PlannerAgent:
         question = self._prompts.render(
             "planner/revise",
             task=task,
-            plan=plan.as_text(results=True),
+            plan=plan.with_short_results(RESULTS_SHOWN).as_text(results=True),
             step=failed.text,
             reason=failed.result or "no reason given",
         )
@@ -110,7 +113,8 @@ class PlannerAgent:
 
     async def summarise(self, plan: Plan, *, task: str, ctx: RunContext) -> str:
         """A report in the task's language, written from the results alone. Raises what the model layer raises."""
-        question = self._prompts.render("planner/summarise", task=task, plan=plan.as_text(results=True))
+        results = plan.with_short_results(RESULTS_SHOWN).as_text(results=True)
+        question = self._prompts.render("planner/summarise", task=task, plan=results)
         return await self.llm.ask(question, system=self._prompts.render("planner/summary"), ctx=ctx, purpose="summary")
 
     async def _ask_for_plan(

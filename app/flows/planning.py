@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tenacity import RetryError
 
-from app.agents.planner import PlannerAgent
+from app.agents.planner import RESULTS_SHOWN, PlannerAgent
 from app.agents.react import ReActAgent, finished, reason_of
 from app.flows.base import Keeper
 from app.llm.retry import unwrap_retry_error
@@ -244,7 +244,8 @@ class _Work:
         self._start_ready(group)
 
     async def _attempt(self, step: PlanStep, failure: str) -> RunResult:
-        done = [(other.text, other.result or "done") for other in self.plan.steps if other.status == "completed"]
+        shown = self.plan.with_short_results(RESULTS_SHOWN).steps
+        done = [(other.text, other.result or "done") for other in shown if other.status == "completed"]
         agent = self.flow.team[step.agent or self.flow.default].make()
         # A very small model that sees the whole task does the whole task in each step.
         prompt = self.flow.prompts.render(

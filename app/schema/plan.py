@@ -107,6 +107,18 @@ class Plan:
     def count(self, status: StepStatus) -> int:
         return sum(step.status == status for step in self.steps)
 
+    def with_short_results(self, most: int) -> Plan:
+        """The plan itself, or one whose results come to at most `most` characters, each cut to the same length."""
+        results = [step.result for step in self.steps if step.result]
+        if sum(map(len, results)) <= most:
+            return self
+        each = max(1, most // len(results))
+        steps = [
+            replace(step, result=f"{step.result[: each - 1]}…") if step.result and len(step.result) > each else step
+            for step in self.steps
+        ]
+        return replace(self, steps=tuple(steps))
+
     def as_text(self, *, results: bool = False) -> str:
         """The plan for people and models: a title with progress, then one numbered line a step with its mark."""
         lines = [f"{self.title} ({self.count('completed')}/{len(self.steps)} completed)"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.agents.planner import PlannerAgent
+from app.agents.planner import RESULTS_SHOWN, PlannerAgent
 from app.agents.toolcall import ToolCallAgent
 from app.flows.planning import RESULT_CHARS, Member, PlanningFlow
 from app.llm.adapters.scripted import Turn, call, fail, say
@@ -97,6 +97,14 @@ async def test_a_long_result_is_handed_on_short(stage: Stage) -> None:
     handed = stage.worker.requests[1].messages[0].text
     assert handed.count("x") <= RESULT_CHARS + 1
     assert "x…" in handed
+
+
+async def test_the_results_of_a_long_plan_are_bounded_together(stage: Stage) -> None:
+    steps = [f"step {number}" for number in range(30)]
+    flow = stage.flow([create(*steps), say("ok")], lambda _: done("x" * 1_900))
+    assert (await flow.run("t")).stop_reason == "finished"
+    assert max(len(request.messages[0].text) for request in stage.worker.requests) < RESULTS_SHOWN + 2_000
+    assert len(stage.planner.requests[-1].messages[0].text) < RESULTS_SHOWN + 2_000
 
 
 async def test_131_one_step_needs_no_summary(stage: Stage) -> None:

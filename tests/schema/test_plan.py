@@ -198,3 +198,12 @@ def test_json_form() -> None:
         "status": "in_progress",
         "result": None,
     }
+
+
+def test_results_share_what_a_model_is_shown() -> None:
+    steps = [PlanStep(str(n), f"step {n}", result="r" * (2_000 if n else 10)) for n in range(50)]
+    plan = Plan.create("p", steps)
+    short = plan.with_short_results(20_000)
+    assert [len(step.result or "") for step in short.steps] == [10, *[400] * 49]
+    assert short.with_short_results(20_000) is short
+    assert Plan.create("p", [PlanStep("1", "a")]).with_short_results(0).steps[0].result is None
