@@ -23,7 +23,7 @@ from app.config.vendors import (
 from app.schema.errors import ConfigError
 
 _ACCOUNT_KEYS = ("api_type", "base_url", "api_key")
-_BOUND_TO_ACCOUNT = ("api_key", "api_version", "headers")
+_BOUND_TO_ACCOUNT = ("api_key", "api_version", "headers", "rate")
 
 
 def resolve_models(

@@ -22,8 +22,14 @@ from app.llm.rate_headers import Counted, Seen, seen_limits
 MINUTE_S = 60.0
 MARGIN = 0.01
 """A window is taken as so much longer than it is, because requests travel unevenly."""
+BURST = 0.1
+LEAST_BURST = 5
+HASTE = 1.2
+"""A tenth of a minute's requests, or five, may go out at once, the others at 1.2 times the long-run pace at most."""
 PROBE = 4
 """Requests at a time to an account of which nothing is known, until its first reply has told its limits."""
+DOUBT = 1.0
+"""While nobody knows whether a limit flows, a request waits for so much more than a flow would need."""
 OVERTAKEN_S = 5.0
 """A request may overtake one that went out so much earlier."""
 SAY_AFTER_S = 2.0
@@ -31,15 +37,21 @@ SAY_AFTER_S = 2.0
 
 
 class _Window:
-    """At most `limit` in any stretch of `seconds`: whatever way a server counts a minute, that stays below it."""
+    """At most `limit` in any stretch of `seconds`: whatever way a server counts a minute, that stays below it.
 
-    __slots__ = ("entries", "limit", "seconds", "total")
+    `paced`: beyond a burst of a tenth, not much faster than the limit in the long run, because a crowd that sets out at
+    once arrives as it likes, and because some servers count seconds where they speak of minutes.
+    """
 
-    def __init__(self, limit: float, seconds: float) -> None:
+    __slots__ = ("entries", "limit", "paced", "seconds", "total", "worked_off_at")
+
+    def __init__(self, limit: float, seconds: float, *, paced: bool) -> None:
         self.limit = limit
         self.seconds = seconds * (1 + MARGIN)
+        self.paced = paced
         self.entries: deque[list[float]] = deque()
         self.total = 0.0
+        self.worked_off_at = 0.0
 
     def ready_at(self, now: float, amount: float) -> float:
         while self.entries and self.entries[0][0] + self.seconds <= now:
@@ -53,9 +65,12 @@ class _Window:
                 break
             over -= taken
             when = started + self.seconds
-        return when
+        if not self.paced:
+            return when
+        return max(when, self.worked_off_at - self.seconds * max(BURST, LEAST_BURST / self.limit) / HASTE)
 
     def take(self, now: float, amount: float) -> list[float]:
+        self.worked_off_at = max(self.worked_off_at, now) + amount * self.seconds / self.limit / HASTE
         entry = [now, amount]
         self.entries.append(entry)
         self.total += amount
@@ -70,39 +85,45 @@ class _Window:
 class _Level:
     """What is left of a limit by the vendor's own word, carried on by what went out since.
 
-    `flows`: the limit fills up bit by bit (a token bucket) instead of all at once when its time is over.
+    `flows`: the limit fills up bit by bit (a token bucket) instead of all at once when its time is over; None = not
+    known yet, which one early request finds out.
     """
 
-    __slots__ = ("at", "flows", "full_at", "left", "limit", "newest", "per_s", "since", "told")
+    __slots__ = ("at", "began", "flows", "full_at", "least", "left", "limit", "newest", "per_s", "since", "told")
 
     def __init__(self) -> None:
         self.limit = math.inf
         self.left = math.inf
+        self.least = math.inf
+        """The smallest word since the limit was whole: with nothing under way, exactly that is left."""
         self.at = 0.0
+        self.began = -math.inf
         self.full_at = 0.0
         self.per_s = 0.0
-        self.flows = False
+        self.flows: bool | None = None
         self.newest = 0
         self.since = 0.0
         self.told = (math.inf, 0.0, 0.0)
 
-    def saw(self, seen: Seen, slot: Slot, now: float, after: float) -> None:
-        """A reply's word; `after` had perhaps not arrived when the vendor counted its request.
-
-        What is then left for sure counts, and for an older request only where that is more than is known.
+    def saw(self, seen: Seen, slot: Slot, now: float, *, after: float, untold: float, refused: bool) -> None:
+        """A reply's word. `after` had perhaps not arrived when the vendor counted its request; of `untold` there is no
+        reply yet. Replies overtake each other, so that only what is left for sure counts.
         """
-        left = seen.remaining - after
-        if slot.number < self.newest:
-            if left > self._left(now):
-                self.left = left
+        known = self._left(now)
+        if not refused:
+            self._notice_flow(seen, slot, now)
+        latest = slot.number >= self.newest or seen.remaining <= self.least
+        if slot.started >= self.began:
+            self.least = min(self.least, seen.remaining)
+        sure = max(seen.remaining - after, min(self.least, seen.remaining) - untold)
+        self.left = sure if latest or math.isinf(known) else max(known, sure)
+        self.at = now
+        if not latest:
             return
-        self.newest = slot.number
-        self._notice_flow(seen, slot, now)
-        known = self.limit if math.isfinite(self.limit) else 0.0
-        self.limit = max(seen.limit or known, seen.remaining)
-        self.left, self.at, self.since = left, now, after
-        missing = self.limit - seen.remaining
-        reset = seen.reset_s
+        self.newest = max(self.newest, slot.number)
+        self.since = max(0.0, min(after, seen.remaining - self.least + untold))
+        self.limit = max(seen.limit or (self.limit if math.isfinite(self.limit) else 0.0), seen.remaining)
+        missing, reset = self.limit - seen.remaining, seen.reset_s
         self.per_s = missing / reset if reset and missing > 0 else self.limit / MINUTE_S
         self.full_at = now + (missing / self.per_s if reset is None and self.per_s else reset or 0.0)
 
@@ -113,8 +134,8 @@ class _Level:
         to come.
         """
         before, at, took = self.told
-        if slot.started > at and seen.remaining >= before and now < self.full_at - took:
-            self.flows = seen.counted == "requests"
+        if seen.counted == "requests" and slot.started > at and seen.remaining >= before and now < self.full_at - took:
+            self.flows = True
         self.told = (seen.remaining, now, now - slot.started)
 
     def ready_at(self, now: float, amount: float) -> float:
@@ -124,9 +145,11 @@ class _Level:
         left = self._left(now)
         if left >= amount:
             return now
-        if self.flows and self.per_s:
-            return self.at + (amount - left) / self.per_s
-        return self.full_at or math.inf
+        whole_at = self.full_at or math.inf
+        if self.flows is False or not self.per_s:
+            return whole_at
+        flowed_at = self.at + (amount - left) / self.per_s
+        return flowed_at if self.flows else min(whole_at, flowed_at + (flowed_at - self.at) * DOUBT)
 
     def take(self, now: float, amount: float) -> None:
         if math.isfinite(self.limit):
@@ -139,8 +162,11 @@ class _Level:
             # misses; at least one request goes out to hear how it stands.
             self.full_at = 0.0
             self.left, self.at = max(1.0, self.limit - self.since), now
+            self.least, self.began = math.inf, now
         elif self.flows:
-            self.left, self.at = min(self.limit, self.left + (now - self.at) * self.per_s), now
+            gain = (now - self.at) * self.per_s
+            self.left, self.at = min(self.limit, self.left + gain), now
+            self.least = min(self.limit, self.least + gain)
         return self.left
 
 
@@ -173,9 +199,9 @@ class Slot:
             _CURRENT.reset(self._token)
         self._governor.leave(self)
 
-    def saw(self, headers: Mapping[str, str]) -> None:
+    def saw(self, headers: Mapping[str, str], *, refused: bool = False) -> None:
         """The headers of the reply have come (names in lower case)."""
-        self._governor.saw(self, headers)
+        self._governor.saw(self, headers, refused=refused)
 
     def used(self, tokens: int) -> None:
         """What the request took in truth, instead of the estimate."""
@@ -190,11 +216,14 @@ class Slot:
 _CURRENT: ContextVar[Slot | None] = ContextVar("slot", default=None)
 
 
-def report(headers: Mapping[str, str]) -> None:
-    """For transports: the headers of a reply (names in lower case), for the account whose slot this task holds."""
+def report(headers: Mapping[str, str], *, refused: bool = False) -> None:
+    """For transports: the headers of a reply (names in lower case), for the account whose slot this task holds.
+
+    `refused`: the request was turned away for its rate (HTTP 429).
+    """
     slot = _CURRENT.get()
     if slot is not None:
-        slot.saw(headers)
+        slot.saw(headers, refused=refused)
 
 
 class Governor:
@@ -231,7 +260,7 @@ class Governor:
         for counted, limit in told:
             window = self._windows.get(counted)
             if limit is not None and (window is None or limit < window.limit):
-                fresh = self._windows[counted] = _Window(limit, self._minute_s)
+                fresh = self._windows[counted] = _Window(limit, self._minute_s, paced=counted == "requests")
                 if window is not None:
                     fresh.entries, fresh.total = window.entries, window.total
         if rate.max_concurrency is not None:
@@ -281,16 +310,15 @@ class Governor:
             self._width += 1 / self._width
         self._pump()
 
-    def saw(self, slot: Slot, headers: Mapping[str, str]) -> None:
+    def saw(self, slot: Slot, headers: Mapping[str, str], *, refused: bool) -> None:
         now = asyncio.get_running_loop().time()
         self._is_counted(slot)
         for seen in seen_limits(headers):
-            sent, certain, own = (
-                (self._started, slot.certain[0], 1.0)
-                if seen.counted == "requests"
-                else (self._sent, slot.certain[1], slot.tokens)
+            which = 0 if seen.counted == "requests" else 1
+            sent, certain, own = (self._started, self._sent)[which], self._certain[which], slot.amounts[which][1]
+            self._levels[seen.counted].saw(
+                seen, slot, now, after=sent - slot.certain[which] - own, untold=sent - certain, refused=refused
             )
-            self._levels[seen.counted].saw(seen, slot, now, sent - certain - own)
         if self._probing or self._queues:
             self._probing = False
             self._pump()

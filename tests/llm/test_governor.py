@@ -106,7 +106,7 @@ async def crowd(governor: Governor, strict: Strict, minutes: float, seed: int = 
                 await asyncio.sleep(dice.uniform(0.005, 0.05))
                 allowed, headers = strict.admit()
                 await asyncio.sleep(dice.uniform(0.005, 0.05))
-                report(headers)
+                report(headers, refused=not allowed)
                 if allowed:
                     answered += 1
                     await asyncio.sleep(dice.uniform(0.1, 2.0))

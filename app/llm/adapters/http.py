@@ -192,7 +192,7 @@ class HTTPAdapter(LLMAdapter):
         async with self._transport.request(
             "POST", url, headers=headers, body=body, timeouts=self.account.timeouts
         ) as response:
-            report(response.headers)
+            report(response.headers, refused=response.status == 429)
             if response.status != 200:
                 raise await self._refusal(response)
             async with aclosing(self.decode(response)) as chunks:
