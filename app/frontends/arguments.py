@@ -15,8 +15,8 @@ N = TypeVar("N", int, float)
 COMMANDS: dict[str, str] = {
     "serve": "answer over HTTP (not in this version)",
     "doctor": "say what works on this machine and what is missing",
-    "sessions": "what is stored: `sessions list|show|search|fork|export|import|delete`",
-    "models": "list the configured models and what their accounts offer",
+    "sessions": "what is stored: `sessions list|show|search|fork|export|import|delete|repair`",
+    "models": "list the models within reach and what they can do; `models pull NAME` fetches an embedded one",
     "tools": "list the tools of the general agent",
     "config": "`config check` shows every setting in force; `config import FILE` converts a config.ini",
 }
@@ -29,6 +29,7 @@ SESSION_ACTIONS: dict[str, str] = {
     "export": "A session as JSON lines.",
     "import": "Store an exported session; prints its id.",
     "delete": "Forget sessions.",
+    "repair": "Rebuild the file from what can be read, without keys that are known by now; the old file is kept.",
 }
 
 _EXAMPLES = """\
@@ -171,6 +172,7 @@ def _command_parser() -> _Parser:
     for name in ("doctor", "tools"):
         made[name].add_argument("--workspace", metavar="DIR", help="the folder to look at")
     _add_session_commands(made["sessions"])
+    _add_model_commands(made["models"])
     made["serve"].add_argument("rest", nargs="*", help=argparse.SUPPRESS)
     _add_config_commands(made["config"])
     return parser
@@ -190,6 +192,18 @@ def _add_session_commands(parser: argparse.ArgumentParser) -> None:
     made["import"].add_argument("file", metavar="FILE")
     made["delete"].add_argument("sessions", nargs="+", metavar="ID")
     for each in made.values():
+        _add_config(each)
+        _add_debug(each)
+        each.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON objects")
+
+
+def _add_model_commands(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", parser_class=_Parser)
+    listed = actions.add_parser("list", description="Every model within reach, and what it can do.")
+    pull = actions.add_parser("pull", description="Fetch an embedded model; prints where it is.")
+    pull.add_argument("model", metavar="NAME", help="a name that `models` lists")
+    pull.add_argument("--yes", action="store_true", help="agree to the download")
+    for each in (listed, pull):
         _add_config(each)
         _add_debug(each)
         each.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON objects")

@@ -9,16 +9,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.config.settings import Config, LLMSettings
 from app.frontends.front import Front
-from app.frontends.report import table_of
-from app.schema.errors import ConfigError, DragomanError, UsageError
+from app.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from app.llm.pool import LLMPool
-
-LISTING_S = 5.0
-"""Longest time for one account's list of models."""
+    pass
 
 Command = Callable[[Front, argparse.Namespace], Coroutine[Any, Any, int]]
 
@@ -50,48 +45,9 @@ async def _doctor(front: Front, options: argparse.Namespace) -> int:
 
 
 async def _models(front: Front, options: argparse.Namespace) -> int:
-    """Every configured model, and under it what its account offers or why that cannot be said."""
-    from app.config.detect import NO_MODEL_HELP, load_or_detect
-    from app.llm.pool import LLMPool
+    from app.frontends.models import run_models
 
-    config = await load_or_detect(_path(options), env=os.environ)
-    front.redactor.learn(config)
-    if not config.llm:
-        first, *more = NO_MODEL_HELP.splitlines()
-        raise ConfigError(first, hint="\n".join(more))
-    pool = LLMPool(config.llm)
-    try:
-        listings = await asyncio.gather(*(_offered(pool, name) for name in config.llm))
-    finally:
-        await pool.close()
-    for settings, (where, models) in zip(config.llm.values(), listings, strict=True):
-        front.say(
-            f"{table_of(settings.name)}  {settings.model or '(no model named)'}  {where}{_origin(config, settings)}"
-        )
-        for line in models:
-            front.say(f"    {line}")
-    return 0
-
-
-async def _offered(pool: LLMPool, name: str) -> tuple[str, list[str]]:
-    """Where the account of a configuration is, and the models it lists; a failure is one line."""
-    where = "unusable"
-    try:
-        llm = pool.get(name)
-        where = f"at {llm.vendor}"
-        async with asyncio.timeout(LISTING_S):
-            models = await pool.service.list_models(name)
-    except TimeoutError:
-        return where, [f"error: no list within {LISTING_S:g} s"]
-    except DragomanError as error:
-        hint = f" → {error.hint}" if error.hint else ""
-        return where, [f"error: {' '.join(error.message.split())}{' '.join(hint.splitlines())}"]
-    return where, [model.id for model in models]
-
-
-def _origin(config: Config, settings: LLMSettings) -> str:
-    origin = config.origins.get(f"llm.{settings.name}.api_type", "default")
-    return f"  ({origin.removeprefix('env ')})" if origin.startswith(("env ", "detected")) else ""
+    return await run_models(front, options)
 
 
 async def _tools(front: Front, options: argparse.Namespace) -> int:

@@ -167,7 +167,7 @@ class LLM(metaclass=_ByName):
         Raises `UNSUPPORTED_CONTENT`, before any request when the model is known to be blind.
         """
         if self.settings.capabilities.images is None:
-            await self._learn_facts()
+            await self.learn_facts()
         if not self.facts.sends_images:
             raise LLMError(
                 f"{self.settings.model} cannot see images",
@@ -212,7 +212,7 @@ class LLM(metaclass=_ByName):
         return await self.fallback.answer(self, asking, ctx)
 
     async def _ask_tool(self, request: ModelRequest, hint: str, ctx: RunContext) -> ModelReply:
-        await self._learn_facts()
+        await self.learn_facts()
         tools = request.tools
         if not tools:
             return await self._send(_with_hint(request, hint), ctx)
@@ -233,7 +233,7 @@ class LLM(metaclass=_ByName):
                 raise
             return await self._ask_in_text(request, hint, ctx)
 
-    async def _learn_facts(self) -> None:
+    async def learn_facts(self) -> None:
         """Ask a local server what its model can do, before anything is decided by it. The user's word still wins."""
         if self._probe is None or (told := await self._probe()) is None:
             return
@@ -288,7 +288,7 @@ class LLM(metaclass=_ByName):
         *,
         images_needed: bool = False,
     ) -> str:
-        await self._learn_facts()
+        await self.learn_facts()
         request = ModelRequest(
             self._config, _as_messages(messages), system, response_schema=response_schema, purpose=purpose
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -25,26 +26,73 @@ def test_tools_lists_the_tools_of_the_general_agent(here) -> None:
     )
 
 
-def test_models_lists_what_each_account_offers_or_one_line_why_not(here, program: Program) -> None:
-    with fault_server_thread(models=("small", "large")) as server, fault_server_thread() as refusing:
+def test_models_lists_what_each_account_offers_or_one_line_why_not(
+    here, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        fault_server_thread(models=("small", "gpt-4o")) as server,
+        fault_server_thread() as refusing,
+        fault_server_thread(models=("llama-3.1-8b",)) as local,
+    ):
         refusing.routes["/v1/models"] = status(401, message=f"bad key {KEY}")
+        local.routes["/v1/models"]["data"][0]["owned_by"] = "llamacpp"
+        local.routes["/props"] = {
+            "default_generation_settings": {"n_ctx": 4096},
+            "chat_template_caps": {"supports_tools": False},
+        }
         with fault_server_thread() as gone:
             pass
+        ports = {"vllm": int(local.host.rpartition(":")[2]), "ollama": int(gone.host.rpartition(":")[2])}
+        monkeypatch.setattr("app.frontends.models.LOCAL_PORTS", ports)
         program.configure(
             f'[llm]\nbase_url = "{server.url}"\nmodel = "small"\napi_key = "{KEY}"\n'
             f'[llm.b]\nbase_url = "{refusing.url}"\n[llm.c]\nbase_url = "{gone.url}"\n[llm.d]\napi_type = "aws"\n'
         )
         outcome = here("models")
+        objects = [json.loads(line) for line in here("models", "list", "--json").out.splitlines()]
     assert outcome.code == 0
     assert KEY not in outcome.out
     lines = outcome.out.splitlines()
-    assert lines[:4] == ["[llm]  small  at local", "    small", "    large", "[llm.b]  small  at local"]
-    assert lines[4].startswith("    error: ")
-    assert "bad key ***" in lines[4]
-    assert "→ check api_key" in lines[4]
-    assert lines[6].startswith(f"    error: cannot connect to http://{gone.host}: Connect")
-    assert lines[8].startswith("    error: ")
-    assert len(lines) == 9
+    unknown = "    small: nothing is known of it; its abilities are tried"
+    assert lines[:5] == [
+        "[llm]  small  at local",
+        unknown,
+        "    gpt-4o: window 128,000, output 16,384, tools, images, free",
+        "[llm.b]  small  at local",
+        unknown,
+    ]
+    assert lines[5].startswith("    error: ")
+    assert "bad key ***" in lines[5]
+    assert "→ check api_key" in lines[5]
+    assert lines[8].startswith(f"    error: cannot connect to http://{gone.host}: Connect")
+    assert lines[10].startswith("    error: ") or lines[11].startswith("    error: ")
+    servers = lines[lines.index("Servers on this machine") + 1 :]
+    assert servers[0] == "    vLLM llama-3.1-8b: window 4,096, output 8,192, tools as text, no images, free"
+    assert servers[1] == f"    Ollama: nothing answers on port {ports['ollama']}"
+    assert servers[2].startswith("Embedded models (fetched by `python main.py models pull NAME`")
+    assert servers[3].startswith(
+        "    qwen2.5-coder-1.5b (the default): 1.1 GB to fetch, 2.1 GB of memory, 5 to 20 s a step"
+    )
+    known = {row["model"]: row for row in objects}
+    assert known["gpt-4o"]["context_window"] == 128_000
+    assert known["llama-3.1-8b"]["tools"] is False
+    assert known["smollm2-135m"]["bytes"] == 98_362_432
+
+
+def test_models_pull_needs_a_yes_and_a_known_name(here) -> None:
+    outcome = here("models", "pull", "smollm2-135m")
+    assert outcome.code == 2
+    assert "run again with --yes to download it" in outcome.err
+    assert "0.1 GB" in outcome.err
+    outcome = here("models", "pull", "nope", "--yes")
+    assert outcome.code == 2
+    assert "known models: qwen2.5-coder-1.5b" in outcome.err
+
+
+def test_models_pull_of_a_file_that_is_there_is_its_path(here, tmp_path: Path) -> None:
+    own = tmp_path / "own.gguf"
+    own.write_bytes(b"GGUF")
+    assert here("models", "pull", str(own)).out == f"{own}\n"
 
 
 def test_config_check_shows_origins_and_no_key(here, program: Program) -> None:

@@ -169,7 +169,7 @@ async def test_a_silent_server_is_asked_again(make_pool: Callable[..., LLMPool])
     llm = make_pool(main=nobody).get("main")
     assert llm._probe is not None
     assert await llm._probe() is None
-    await llm._learn_facts()
+    await llm.learn_facts()
     assert llm._probe is not None
     assert llm.facts == facts_for("small")
 
