@@ -26,12 +26,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from app.llm.transport import Timeouts, Transport  # noqa: E402
 from benchmarks.steps import VENDOR_SDKS, scripted_server  # noqa: E402
 
 MODEL = "gpt-4o-mini"
 PIECES = 2000
 REQUESTS = 300
 TURNS = 5
+DECODED = ("chat", "responses", "messages", "gemini", "ollama")
 Run = Callable[[], Awaitable[int]]
 
 
@@ -111,44 +113,47 @@ async def probe(subject: str, url: str, repeats: int) -> float:
     return (time.process_time() - began) / repeats
 
 
-async def decode(name: str) -> float:
-    """Processor seconds a piece of one dialect's decoder over recorded events; `json` parses them and does no more."""
-    payloads, end = _recorded(name)
-    decoder = None if name.startswith("json") else _decoder(name)
+async def decode(name: str) -> tuple[float, float]:
+    """Processor seconds a piece: one dialect's decoder over its own events, and `json.loads` of the same."""
+    from tests.fault_server import reply
+    from tests.fault_server.record import Request
+    from tests.llm.asking import ask
+    from tests.llm.dialects import DIALECTS
+
+    row = next(row for row in DIALECTS if row.name == name)
+    adapter: Any = row.adapter(_Nowhere(), Transport(), Timeouts())
+    asked = ask("hi")
+    sent = adapter.encode(asked)
+    path = "/" + adapter.request_url(asked).split("/", 3)[3]
+    request = Request(1, 1, 0.0, "POST", path, {}, sent, json.loads(sent))
+    text = " word7" * (20 * PIECES)
+    events = row.wire().events(reply(text, stream_pieces=6, usage_at="finish"), request)
+    payloads = [(event.name or "", event.payload) for event in events]
+    decoder = adapter.decoder()
     gc.collect()
     began = time.process_time()
-    if decoder is None:
-        for payload in payloads:
-            json.loads(payload)
-    else:
-        for payload in payloads:
-            decoder.feed(json.loads(payload), "")
-        for payload in end:
-            decoder.feed(json.loads(payload), "")
-        decoder.end(done=True)
-    return (time.process_time() - began) / len(payloads)
+    for event, payload in payloads:
+        decoder.feed(json.loads(payload), event)
+    decoder.end(done=True)
+    decoded = time.process_time()
+    for _, payload in payloads:
+        json.loads(payload)
+    parsed = time.process_time()
+    return (decoded - began) / len(payloads), (parsed - decoded) / len(payloads)
 
 
-def _decoder(name: str) -> Any:
-    from app.llm.adapters.chat_decode import ChatDecoder
+class _Nowhere:
+    """In the place of a server: an address and nothing behind it."""
 
-    return {"chat": ChatDecoder}[name]("the server")
-
-
-def _recorded(name: str) -> tuple[list[str], list[str]]:
-    shell = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
-    pieces = [
-        json.dumps({**shell, "choices": [{"index": 0, "delta": {"content": f" word{n % 10}"}, "finish_reason": None}]})
-        for n in range(20 * PIECES)
-    ]
-    return pieces, [json.dumps({**shell, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})]
+    url = "http://127.0.0.1:9/v1"
+    root = "http://127.0.0.1:9"
 
 
-def _measured(*arguments: str) -> float:
+def _measured(*arguments: str) -> list[float]:
     done = subprocess.run(
         [sys.executable, __file__, "--probe", *arguments], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    return float(done.stdout.split()[-1])
+    return [float(word) for word in done.stdout.split()]
 
 
 def _medians(names: list[str], measure: Callable[[str], float]) -> dict[str, float]:
@@ -168,23 +173,25 @@ def _goal(failed: list[str], what: str, figure: float, limit: float) -> None:
 
 def piece(root: str, failed: list[str]) -> None:
     print(f"\nA streamed piece of text, µs of processor time ({PIECES} pieces a reply)")
-    rows = _medians(list(SUBJECTS), lambda name: _measured(name, f"{root}/u{PIECES}/v1", "5") / PIECES * 1e6)
+    rows = _medians(list(SUBJECTS), lambda name: _measured(name, f"{root}/u{PIECES}/v1", "5")[0] / PIECES * 1e6)
     _table(rows)
     _goal(failed, "a piece, ours / SDK", rows["ours"] / rows["sdk"], 0.5)
 
 
 def request(root: str, failed: list[str]) -> None:
     print("\nA request with a reply of one piece, ms of processor time")
-    rows = _medians(list(SUBJECTS), lambda name: _measured(name, f"{root}/u1/v1", str(REQUESTS)) * 1e3)
+    rows = _medians(list(SUBJECTS), lambda name: _measured(name, f"{root}/u1/v1", str(REQUESTS))[0] * 1e3)
     _table(rows)
     _goal(failed, "a request, ours / SDK", rows["ours"] / rows["sdk"], 0.5)
 
 
 def decoding(root: str, failed: list[str]) -> None:
-    print("\nDecoding alone, µs a piece")
-    rows = _medians(["chat", "json"], lambda name: _measured(f"decode:{name}") * 1e6)
-    _table(rows)
-    _goal(failed, "decoding a piece / json.loads", rows["chat"] / rows["json"], 4)
+    print("\nDecoding alone, µs a piece of text (json.loads of the same events), and the ratio")
+    for name in DECODED:
+        turns = [_measured(f"decode:{name}") for _ in range(TURNS)]
+        decoded, parsed = (statistics.median(turn[at] for turn in turns) * 1e6 for at in (0, 1))
+        print(f"  {name:10} {decoded:7.2f} ({parsed:.2f})   {decoded / parsed:.2f}")
+        _goal(failed, f"decoding {name} / json.loads", decoded / parsed, 4)
 
 
 def imports(root: str, failed: list[str]) -> None:
@@ -207,8 +214,10 @@ PARTS = {"piece": piece, "request": request, "decode": decoding, "import": impor
 def main() -> int:
     if sys.argv[1:2] == ["--probe"]:
         subject, *rest = sys.argv[2:]
-        what = decode(subject.partition(":")[2]) if not rest else probe(subject, rest[0], int(rest[1]))
-        print(asyncio.run(what))
+        if not rest:
+            print(*asyncio.run(decode(subject.partition(":")[2])))
+            return 0
+        print(asyncio.run(probe(subject, rest[0], int(rest[1]))))
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PARTS), help="parts to run, by comma")

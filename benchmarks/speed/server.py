@@ -88,7 +88,8 @@ class Provider(asyncio.Protocol):
         head, found, body = self._buffer.partition(b"\r\n\r\n")
         if not found:
             return
-        length = int(re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)[1])  # type: ignore[index]
+        sized = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+        length = int(sized[1]) if sized else 0
         if len(body) >= length:
             self._buffer = b""
             self._answer(head, body)
