@@ -19,6 +19,7 @@ from app.llm.fallback import Fallback
 from app.llm.governor import Governor, Slot
 from app.llm.image_tokens import rule_for
 from app.llm.models import ModelFacts, Told, as_told, price_usd
+from app.llm.questions import as_messages, with_hint, with_images
 from app.llm.retry import Sleep, call_with_retry
 from app.llm.service import LLMService
 from app.llm.tokens import TokenCounter
@@ -30,8 +31,6 @@ from app.schema.message import (
     ImageBlock,
     Message,
     ModelSource,
-    PluginSource,
-    user_message,
 )
 from app.schema.request import CallConfig, ModelReply, ModelRequest, Purpose, ToolChoice, ToolSpec
 from app.schema.run import RunContext
@@ -174,7 +173,7 @@ class LLM(metaclass=_ByName):
                 "UNSUPPORTED_CONTENT",
                 hint="use a model with vision, or set [llm.capabilities] images = true if it can",
             )
-        asked = _with_images(_as_messages(messages), tuple(images))
+        asked = with_images(as_messages(messages), tuple(images))
         ctx = ctx or RunContext()
 
         async def asking(llm: LLM) -> str:
@@ -203,7 +202,7 @@ class LLM(metaclass=_ByName):
         for each in refused:
             ctx.notice("TOOL_LEFT_OUT", f"the tool {each.name} cannot be offered: {each.why}", once=True)
         asked = ModelRequest(
-            self._config, _as_messages(messages), system, tools, tool_choice if tools else "auto", purpose=purpose
+            self._config, as_messages(messages), system, tools, tool_choice if tools else "auto", purpose=purpose
         )
 
         async def asking(llm: LLM) -> ModelReply:
@@ -215,11 +214,11 @@ class LLM(metaclass=_ByName):
         await self.learn_facts()
         tools = request.tools
         if not tools:
-            return await self._send(_with_hint(request, hint), ctx)
+            return await self._send(with_hint(request, hint), ctx)
         if self.text_tools:
             return await self._ask_in_text(request, hint, ctx)
         try:
-            return await self._send(_with_hint(request, hint), ctx, self._read_native(tools))
+            return await self._send(with_hint(request, hint), ctx, self._read_native(tools))
         except LLMError as error:
             if self.settings.tools == "native":
                 raise
@@ -276,7 +275,7 @@ class LLM(metaclass=_ByName):
                 return reading.read_schema(reply, tools)
             return reading.read_calls(reply, tools, asked_in_text=True)
 
-        return await self._send(_with_hint(text_request, hint), ctx, read)
+        return await self._send(with_hint(text_request, hint), ctx, read)
 
     async def _ask(
         self,
@@ -290,7 +289,7 @@ class LLM(metaclass=_ByName):
     ) -> str:
         await self.learn_facts()
         request = ModelRequest(
-            self._config, _as_messages(messages), system, response_schema=response_schema, purpose=purpose
+            self._config, as_messages(messages), system, response_schema=response_schema, purpose=purpose
         )
         reply = await self._send(request, ctx, reading.needs_text, images_needed=images_needed)
         if reply.finish.reason == "max-tokens":
@@ -473,19 +472,9 @@ class LLM(metaclass=_ByName):
         return price_usd(self.settings.model, usage, provider=self.vendor, local=self.local)
 
 
-def _as_messages(messages: Sequence[Message] | str) -> tuple[Message, ...]:
-    return (user_message(messages),) if isinstance(messages, str) else tuple(messages)
-
-
 def _temperature(settings: LLMSettings, facts: ModelFacts) -> float | None:
     """Very small models do what they are told only at temperature 0; for others nothing is assumed."""
     return 0.0 if settings.temperature is None and facts.small else settings.temperature
-
-
-def _with_hint(request: ModelRequest, hint: str) -> ModelRequest:
-    if not hint:
-        return request
-    return replace(request, messages=(*request.messages, user_message(hint, PluginSource("hint"))))
 
 
 def _show(chunk: Chunk, ctx: RunContext, attempt: int) -> None:
@@ -512,13 +501,3 @@ def _as_error(failure: LLMFailure, cause: Exception | None) -> LLMError:
     )
     error.__cause__ = cause
     return error
-
-
-def _with_images(messages: tuple[Message, ...], images: tuple[ImageBlock, ...]) -> tuple[Message, ...]:
-    """The messages with images in the last one that a user wrote, or in a new one when there is none."""
-    for position in range(len(messages) - 1, -1, -1):
-        message = messages[position]
-        if message.role == "user" and not message.tool_results:
-            shown = message.replace(content=(*message.content, *images))
-            return (*messages[:position], shown, *messages[position + 1 :])
-    return (*messages, user_message(images))

@@ -20,7 +20,7 @@ from app.config.settings import RateSettings
 from app.llm.rate_headers import Counted, Seen, seen_limits
 
 MINUTE_S = 60.0
-MARGIN = 0.01
+MARGIN = 0.02
 """A window is taken as so much longer than it is, because requests travel unevenly."""
 BURST = 0.1
 LEAST_BURST = 5

@@ -251,7 +251,7 @@ def test_tokens_of_a_minute_are_counted_and_corrected_by_real_usage() -> None:
         return started
 
     # 100 + 600 leave 300, so the third waits for the window; one that is larger than the limit goes out alone.
-    assert run_virtual(scenario())[0] == [0.0, 0.0, 60.6, 121.2]
+    assert run_virtual(scenario())[0] == [0.0, 0.0, 61.2, 122.4]
 
 
 @pytest.mark.parametrize("granted", [False, True])
