@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from app.schema.usage import Usage
 
 TokenField = Literal["max_tokens", "max_completion_tokens"]
+NEW_FIELD: TokenField = "max_completion_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def _row(
     window: int,
     output: int | None,
     *,
-    images: bool,
+    images: bool | None,
     tools: bool | None = True,
     parallel_tools: bool = True,
     reasoning: bool | None = None,
@@ -105,7 +106,7 @@ def _thinking(window: int, output: int, *, images: bool, json_schema: bool = Tru
         reasoning=True,
         json_schema=json_schema,
         temperature=False,
-        token_field="max_completion_tokens",
+        token_field=NEW_FIELD,
     )
 
 
@@ -113,32 +114,42 @@ FAMILIES: tuple[tuple[str, ModelFacts], ...] = (
     # OpenAI (platform.openai.com/docs/models)
     (r"o1-mini|o1-preview", _thinking(128_000, 65_536, images=False, json_schema=False)),
     (r"o3-mini", _thinking(200_000, 100_000, images=False)),
-    (r"o[134](?!\d)", _thinking(200_000, 100_000, images=True)),
-    (r"gpt-5.*chat", _row(128_000, 16_384, images=True, token_field="max_completion_tokens", json_schema=True)),
-    (r"gpt-[5-9]", _thinking(400_000, 128_000, images=True)),
+    (r"o[134](?!\d)|^codex-mini", _thinking(200_000, 100_000, images=True)),
+    (r"gpt-(5.*chat|chat-latest|5\.3$)", _row(128_000, 16_384, images=True, token_field=NEW_FIELD, json_schema=True)),
+    (r"gpt-5\.[4-9]-(mini|nano)", _thinking(400_000, 128_000, images=True)),
+    (r"gpt-5\.[4-9]|gpt-[6-9]", _thinking(1_050_000, 128_000, images=True)),
+    (r"gpt-5", _thinking(400_000, 128_000, images=True)),
     (r"gpt-4\.1", _row(1_047_576, 32_768, images=True, json_schema=True)),
     (r"gpt-4o|chatgpt-4o", _row(128_000, 16_384, images=True, json_schema=True)),
     (r"gpt-4-(turbo|vision)", _row(128_000, 4_096, images=True)),
+    (r"gpt-4-32k", _row(32_768, 8_192, images=False)),
     (r"gpt-4", _row(8_192, 8_192, images=False)),
     (r"gpt-3\.5", _row(16_385, 4_096, images=False)),
     (r"gpt-oss", _row(131_072, 32_768, images=False, reasoning=True, json_schema=True)),
     # Anthropic (docs.anthropic.com models overview)
     (r"claude-3-(opus|sonnet|haiku)", _row(200_000, 4_096, images=True)),
     (r"claude-3-5", _row(200_000, 8_192, images=True)),
+    (r"claude-([a-z]+-4-[6-9]|[a-z]+-[5-9])", _row(1_000_000, 128_000, images=True, reasoning=True)),
     (r"claude", _row(200_000, 64_000, images=True, reasoning=True)),
     # Google (ai.google.dev models)
-    (r"gemini-1\.5-pro", _row(2_097_152, 8_192, images=True, json_schema=True)),
-    (r"gemini-(1\.5|2\.0)", _row(1_048_576, 8_192, images=True, json_schema=True)),
+    (r"gemini-(1\.5-pro|pro-1\.5)", _row(2_097_152, 8_192, images=True, json_schema=True)),
+    (r"gemini-(1\.5|2\.0|flash-1\.5)", _row(1_048_576, 8_192, images=True, json_schema=True)),
+    (r"gemini-(1\.0|pro$)", _row(32_768, 8_192, images=False)),
     (r"gemini", _row(1_048_576, 65_536, images=True, reasoning=True, json_schema=True)),
+    (r"gemma-?4", _row(262_144, 32_768, images=True)),
     (r"gemma-?3n?(?!.*(270m|1b))", _row(131_072, 8_192, images=True, tools=None)),
     (r"gemma", _row(32_768, 8_192, images=False, tools=None)),
     # DeepSeek (api-docs.deepseek.com)
+    (r"deepseek-(v?[4-9]|flash)", _row(1_000_000, 65_536, images=None, reasoning=True)),
     (r"deepseek-(reasoner|r1)", _row(128_000, 64_000, images=False, reasoning=True)),
     (r"deepseek-(vl|ocr)", _row(32_768, 8_192, images=True)),
     (r"deepseek", _row(128_000, 8_192, images=False)),
     # Alibaba Qwen
     (r"qwen[\w.-]*-?(vl|omni)|qvq", _row(131_072, 8_192, images=True)),
-    (r"qwq|qwen3[\w.-]*thinking", _row(131_072, 32_768, images=False, reasoning=True)),
+    (r"qwq|qwen-?3-[\w.-]*thinking", _row(131_072, 32_768, images=False, reasoning=True)),
+    (r"qwen-?3-?coder", _row(262_144, 65_536, images=False)),
+    (r"qwen-?3\.[5-9]-?(max|plus|flash|2\.4t)", _row(1_000_000, 65_536, images=None, reasoning=True)),
+    (r"qwen-?3\.[5-9]", _row(262_144, 65_536, images=None, reasoning=True)),
     (r"qwen-?3", _row(131_072, 32_768, images=False, reasoning=True)),
     # Measured: beyond five tools, or free to answer in words, these choose badly (see docs/decisions/0004).
     (
@@ -150,29 +161,56 @@ FAMILIES: tuple[tuple[str, ModelFacts], ...] = (
         ),
     ),
     (r"qwen", _row(131_072, 8_192, images=False)),
-    # Others people use
-    (r"kimi-k2|moonshot.*(128k|k2)", _row(262_144, 32_768, images=False)),
+    # Moonshot, Zhipu, MiniMax
+    (r"kimi-k[3-9]", _row(1_048_576, 65_536, images=True, reasoning=True)),
+    (r"kimi-k2[.p][5-9]", _row(262_144, 32_768, images=True, reasoning=True)),
     (r"moonshot.*vision|kimi.*(vl|vision)", _row(131_072, 16_384, images=True)),
+    (r"moonshot-v1-8k", _row(8_192, None, images=False)),
+    (r"moonshot-v1-32k", _row(32_768, None, images=False)),
+    (r"kimi-k2(?!-0711)", _row(262_144, 32_768, images=False)),
     (r"moonshot|kimi", _row(131_072, 16_384, images=False)),
     (r"glm-4[\w.]*v", _row(65_536, 16_384, images=True, reasoning=True)),
-    (r"glm-(4\.[5-9]|[5-9])", _row(131_072, 98_304, images=False, reasoning=True)),
+    (r"glm-(5[.p][2-9]|[6-9])", _row(1_000_000, 131_072, images=None, reasoning=True)),
+    (r"glm-(4[.p][6-9]|5)", _row(200_000, 131_072, images=False, reasoning=True)),
+    (r"glm-4\.5", _row(131_072, 98_304, images=False, reasoning=True)),
     (r"glm", _row(128_000, 4_096, images=False)),
+    (r"minimax-(m[3-9]|01)", _row(1_000_000, 131_072, images=None, reasoning=True)),
     (r"minimax", _row(204_800, 131_072, images=False, reasoning=True)),
-    (r"grok-(2|vision).*vision|grok-4", _row(256_000, 64_000, images=True, reasoning=True)),
+    # xAI
+    (r"grok-2-vision", _row(32_768, 8_192, images=True)),
+    (r"grok-2", _row(32_768, 8_192, images=False)),
+    (r"grok-4-(1-)?fast", _row(2_000_000, 64_000, images=True, reasoning=True)),
+    (r"grok-4\.([5-9])(?!\d)", _row(500_000, 64_000, images=True, reasoning=True)),
+    (r"grok-4\.", _row(1_000_000, 64_000, images=True, reasoning=True)),
+    (r"grok-(build|code)", _row(256_000, 32_768, images=None, reasoning=True)),
+    (r"grok-4", _row(256_000, 64_000, images=True, reasoning=True)),
     (r"grok", _row(131_072, 32_768, images=False)),
+    # Mistral, Meta, Amazon, Cohere, Xiaomi
+    (r"mistral-(large-4|medium-[4-9])", _row(1_048_576, 65_536, images=True)),
+    (r"mistral-(large-(3|25|26)|medium-(3-5|26)|small-26)|ministral-\w+-2512", _row(262_144, 32_768, images=True)),
+    (r"codestral|devstral", _row(262_144, 32_768, images=False)),
     (r"pixtral|mistral-(small|medium)", _row(131_072, 16_384, images=True)),
-    (r"mi[sx]tral|codestral|devstral|magistral|ministral", _row(131_072, 16_384, images=False)),
+    (r"mi[sx]tral|magistral|ministral", _row(131_072, 16_384, images=False)),
+    (r"muse-(spark|wonder)", _row(1_048_576, 65_536, images=None, reasoning=True)),
     (r"llama-?4", _row(1_048_576, 16_384, images=True)),
     (r"llama-?3\.2.*vision", _row(131_072, 8_192, images=True)),
     (r"llama-?3\.[123]", _row(131_072, 8_192, images=False)),
     (r"llama-?3", _row(8_192, 8_192, images=False, tools=None)),
+    (r"nova-(2|premier|sonic)", _row(1_000_000, 32_768, images=True)),
+    (r"nova-micro", _row(128_000, 8_192, images=False)),
+    (r"nova", _row(300_000, 8_192, images=True)),
+    (r"mimo-v2", _row(1_048_576, 65_536, images=None, reasoning=True)),
+    (r"command-(r|a)", _row(128_000, 4_096, images=False)),
+    # Small ones that people run themselves
     (r"llava|moondream|minicpm-v", _row(4_096, None, images=True, tools=None)),
     (r"phi-?4", _row(16_384, 8_192, images=False, tools=None)),
+    (r"smollm-?3", _row(65_536, 8_192, images=False, reasoning=True)),
     (r"smollm2?", _row(8_192, 2_048, images=False, tools=False, json_schema=True)),
-    (r"command-(r|a)", _row(128_000, 4_096, images=False)),
     (r"scripted", _row(1_000_000, 100_000, images=True)),
 )
-"""First match wins, on the lower-cased id after its last slash. Figures as the vendors publish them."""
+"""First match wins, on the lower-cased id after its last slash. Figures as the vendors publish them; `images=None` is
+for models of which that is not known: pictures are tried, and a refusal is learned.
+"""
 
 _COMPILED = tuple((re.compile(rf"(?:^|[^a-z0-9])(?:{pattern})", re.ASCII), facts) for pattern, facts in FAMILIES)
 

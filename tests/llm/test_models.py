@@ -43,6 +43,22 @@ def test_rows_make_sense(pattern: str, facts: ModelFacts) -> None:
         ("Qwen2.5-VL-72B-Instruct", 131_072, True),
         ("qwen2.5-coder-1.5b-instruct", 32_768, False),
         ("qwen-plus", 131_072, False),
+        ("gpt-6.1-terra", 1_050_000, True),
+        ("gpt-5.4-mini", 400_000, True),
+        ("gpt-5.3-codex", 400_000, True),
+        ("claude-opus-4-5", 200_000, True),
+        ("claude-opus-4-6", 1_000_000, True),
+        ("global.anthropic.claude-sonnet-5-5", 1_000_000, True),
+        ("gemini-3.8-flash", 1_048_576, True),
+        ("google/gemma-4-31b-it", 262_144, True),
+        ("deepseek-v4-flash", 1_000_000, None),
+        ("kimi-k3", 1_048_576, True),
+        ("glm-5.3", 1_000_000, None),
+        ("MiniMax-M3", 1_000_000, None),
+        ("grok-4.7", 500_000, True),
+        ("mistral-large-4", 1_048_576, True),
+        ("Qwen/Qwen3.5-9B", 262_144, None),
+        ("amazon.nova-pro-v1:0", 300_000, True),
         ("glm-4.5v", 65_536, True),
         ("kimi-k2-0905", 262_144, False),
         ("llama3.2-vision:11b", 131_072, True),
@@ -50,7 +66,7 @@ def test_rows_make_sense(pattern: str, facts: ModelFacts) -> None:
         ("scripted", 1_000_000, True),
     ],
 )
-def test_known_ids(model: str, window: int, images: bool) -> None:
+def test_known_ids(model: str, window: int, images: bool | None) -> None:
     facts = facts_for(model)
     assert (facts.known, facts.context_window, facts.images) == (True, window, images)
 
@@ -80,6 +96,24 @@ def test_what_the_user_says_wins() -> None:
 def test_every_vendors_default_model_is_in_the_table() -> None:
     models = [vendor.default_model for vendor in VENDORS.values() if vendor.default_model]
     assert [model for model in models if not facts_for(model).known and model != "openrouter/auto"] == []
+
+
+def test_the_windows_of_the_vendors_own_models_agree_with_the_price_table() -> None:
+    """Both are kept by hand; what they disagree on is listed here, so that a new model shows up as a failure."""
+    from genai_prices.data import providers
+
+    not_chat = ("embed", "tts", "audio", "image", "realtime", "transcribe", "live", "robotics", "ocr", "omni", "video")
+    other = []
+    for provider in providers:
+        if provider.id not in {"openai", "anthropic", "google", "x-ai", "moonshotai", "minimax"}:
+            continue
+        for model in provider.models:
+            window, facts = model.context_window, facts_for(model.id)
+            if window is None or window < 20_000 or any(word in model.id for word in not_chat):
+                continue
+            if not facts.known or not 0.7 < (facts.context_window or 0) / window < 1.5:
+                other.append(model.id)
+    assert other == ["gemini-1.5-pro", "M2-her"]
 
 
 USED = Usage(input_tokens=1_000_000, output_tokens=1_000_000)
