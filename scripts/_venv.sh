@@ -28,5 +28,9 @@ fi
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ requirements.lock -nt "$stamp" ]; then
   echo "Installing Dragoman [$extras] …" >&2
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[$extras]"
+  case $extras in *dev*)
+    # It asks for one exact botocore, which fits nothing else, and runs with any.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.lock --no-deps ministack
+  esac
   touch "$stamp"
 fi

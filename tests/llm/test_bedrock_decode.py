@@ -90,31 +90,6 @@ def test_a_whole_reply() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "end"),
-    [
-        ("end_turn", "F stop"),
-        ("stop_sequence", "F stop"),
-        ("max_tokens", "F max-tokens"),
-        ("guardrail_intervened", "F error CONTENT_FILTER"),
-        ("content_filtered", "F error CONTENT_FILTER"),
-        ("malformed_model_output", "F error MALFORMED_RESPONSE"),
-        ("malformed_tool_use", "F error INVALID_TOOL_CALL"),
-        ("model_context_window_exceeded", "F error CONTEXT_WINDOW_EXCEEDED"),
-        ("foo", "F error FOO"),
-    ],
-)
-def test_b072_every_stop_reason(reason: str, end: str) -> None:
-    assert shorts(decoded(HI, ("messageStop", {"stopReason": reason})))[-1] == end
-    whole = {"output": {"message": {"content": [{"text": "Hi"}]}}, "stopReason": reason}
-    assert shorts(ConverseDecoder("x", "y").complete_body(whole))[-1] == end
-
-
-def test_b073_a_start_without_a_message() -> None:
-    start = ("messageStart", {"message": None, "role": None})
-    assert shorts(decoded(start, HI, STOP)) == ["S0 text", "T0 Hi", "E0 Hi", "F stop"]
-
-
-@pytest.mark.parametrize(
     ("name", "message", "code"),
     [
         ("throttlingException", "Too many tokens, please wait before trying again.", "RATE_LIMIT"),

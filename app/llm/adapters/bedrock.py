@@ -98,13 +98,14 @@ class BedrockAdapter(HTTPAdapter):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk]:
         """The wire does not say which model answered, and only that one can read its thinking again."""
         model = request.config.model
-        async with aclosing(super().stream(request)) as chunks:
-            async for chunk in chunks:
-                if isinstance(chunk, Finish):
-                    state = chunk.replay_state and {**chunk.replay_state, "model": model}
-                    yield replace(chunk, model=model, replay_state=state)
-                else:
-                    yield chunk
+        try:
+            async with aclosing(super().stream(request)) as chunks:
+                async for chunk in chunks:
+                    yield _with_model(chunk, model) if isinstance(chunk, Finish) else chunk
+        except LLMError as error:
+            if error.code == "TRANSPORT" and not self.account.base_url:
+                error.hint = f"check region ({self._aws.region}) and the network"
+            raise
 
     def _checked_key_headers(self) -> dict[str, str]:
         """A Bedrock API key is a bearer token; without one, requests are signed."""
@@ -117,3 +118,8 @@ class BedrockAdapter(HTTPAdapter):
             if error.code in ("AUTH", "UNKNOWN_MODEL", "INVALID_REQUEST", "HTTP_404") and said.search(error.message):
                 return LLMError(error.message, code, status=facts.status, request_id=facts.request_id, hint=hint)
         return error
+
+
+def _with_model(finish: Finish, model: str) -> Finish:
+    state = finish.replay_state and {**finish.replay_state, "model": model}
+    return replace(finish, model=model, replay_state=state)
