@@ -17,9 +17,18 @@ from tiktoken import Encoding
 from tiktoken_ext import openai_public
 
 from app.llm.image_tokens import rule_for
-from app.llm.tokens import MESSAGE_TOKENS, REQUEST_TOKENS, TOOLS_TOKENS, TokenCounter, encoding, encoding_for
+from app.llm.tokens import (
+    MESSAGE_TOKENS,
+    REQUEST_TOKENS,
+    TOOL_TOKENS,
+    TOOLS_TOKENS,
+    TokenCounter,
+    encoding,
+    encoding_for,
+)
 from app.schema.message import (
     ImageBlock,
+    Message,
     ReasoningBlock,
     TextBlock,
     ToolCallBlock,
@@ -198,3 +207,77 @@ def test_h7_defect_22_counting_works_without_network_and_cache() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env={"TIKTOKEN_CACHE_DIR": "/nonexistent"}
     )
     assert (done.stdout, done.stderr) == ("2\n", "")
+
+
+def test_a_long_conversation_costs_only_what_is_new_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages looked at per request, at any length, also when each request ends in a hint of its own."""
+    looked: list[int] = []
+    plain = TokenCounter.message
+
+    def spy(self: TokenCounter, message: Message) -> int:
+        looked[-1] += 1
+        return plain(self, message)
+
+    monkeypatch.setattr(TokenCounter, "message", spy)
+    counter = TokenCounter("gpt-4o")
+    history: tuple[Message, ...] = (user_message("the task"),)
+    for step in range(200):
+        looked.append(0)
+        counted = counter.plain((*history, user_message(f"hint {step}")), system="You help.")
+        history = (
+            *history,
+            assistant_message((TextBlock(f"step {step}"),), provider="p", model="m"),
+            user_message("ok"),
+        )
+    assert set(looked[3:]) == {4}
+    again = (*history[:-2], user_message("hint 199"))
+    assert counted == TokenCounter("gpt-4o").plain(again, system="You help.")
+
+
+def test_a_running_count_is_right_after_the_history_changed() -> None:
+    counter = TokenCounter("gpt-4o")
+    history = tuple(user_message(f"message number {number}") for number in range(10))
+    counter.request(history)
+    compacted = (history[0], user_message("a summary"), *history[7:])
+    assert counter.request(compacted) == TokenCounter("gpt-4o").request(compacted)
+    assert counter.request(history[:4]) == TokenCounter("gpt-4o").request(history[:4])
+    assert counter.request(history) == TokenCounter("gpt-4o").request(history)
+
+
+def test_real_counts_correct_the_estimate_within_bounds() -> None:
+    messages = (user_message("word " * 500),)
+    counter = TokenCounter("claude-sonnet-4-5")
+    plain = counter.plain(messages)
+    assert counter.request(messages) == plain
+    for _ in range(20):
+        counter.learn(messages, round(plain * 1.3))
+    assert counter.ratio == pytest.approx(1.3, abs=0.03)
+    assert counter.request(messages) == pytest.approx(plain * 1.3, rel=0.03)
+    assert counter.plain(messages) == plain
+    for _ in range(40):
+        counter.learn(messages, plain * 100)
+    assert counter.ratio == 3.0
+    for _ in range(80):
+        counter.learn(messages, 0)
+    assert counter.ratio == 0.5
+
+
+def test_a_tiny_reply_proves_little() -> None:
+    counter = TokenCounter("gpt-4o")
+    counter.learn((user_message("hi"),), 50)
+    assert counter.ratio < 1.3
+
+
+def test_tools_cost_their_schema_and_an_overhead() -> None:
+    counter = TokenCounter("gpt-4o")
+    message = (user_message("hi"),)
+    schema = '{"type":"object","properties":{"command":{"type":"string"}},"required":["command"]}'
+    written = counter.text("bash") + counter.text("Run a command.") + counter.text(schema)
+    assert counter.plain(message, tools=(BASH,)) - counter.plain(message) == TOOLS_TOKENS + TOOL_TOKENS + written
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-4"])
+def test_special_token_texts_count_as_tiktoken_counts_plain_text(model: str) -> None:
+    counter = TokenCounter(model)
+    text = "<|endoftext|><|im_start|>system<|im_end|><|fim_middle|>你好🙂 def f(): pass"
+    assert counter.text(text) == len(theirs(counter.encoding_name).encode(text, disallowed_special=()))
