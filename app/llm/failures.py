@@ -52,6 +52,8 @@ QUOTA = _any(
     r"arrearage|access_terminated.*overdue",
     r"余额不足|额度不足|额度已用|配额.{0,6}(?:不足|用完|超)|欠费|账户.{0,4}余额",
 )
+# Google names the limit that was hit; a day is longer than any run waits.
+PER_DAY = _any(r"quota_id=\w*PerDay")
 # Words about money; a gateway's own rate-limit code beside them does not weaken them.
 MONEY = _any(r"insufficient|current quota|billing|balance|credits?\b|余额|欠费")
 # Gemini says this on ordinary throttling; waiting helps.
@@ -82,7 +84,7 @@ OVERFLOW = _any(
     r"total tokens of image and text exceed",
     r"input tokens exceed the configured limit",
     r"total length of all messages is too long",
-    r"context length is only \d+",
+    r"context length (?:is|of) only \d+",
     r"too large for model with \d+ maximum context",
     r"too many input tokens|token limit exceeded|prompt has \d+ tokens, but",
     r"no user query found in messages",
@@ -97,17 +99,32 @@ BAD_CALL_FORMAT = _any(
     r"failed to parse (?:tool|function)[ -]?call",
     r"failed to parse (?:input|messages).*tool",
     r"the model produced output that",
+    r"error parsing tool call",
 )
+# Google answers a wrong key with 400.
+BAD_KEY = _any(r"api key not valid|api key expired|API_KEY_INVALID")
+# A local server's word for a model that it cannot load; the next try would end alike.
+NO_ROOM = _any(
+    r"requires more (?:system )?memory",
+    r"insufficient system resources",
+    r"failed to load (?:the )?model",
+)
+# LM Studio's words, with status 400, for a model that died or was sent away under the request.
+GONE = _any(r"the model has crashed|model (?:was )?unloaded")
+# LM Studio's word, with status 200, for an address without /v1.
+NO_ENDPOINT = _any(r"unexpected endpoint or method")
 UNKNOWN_MODEL = _any(
     r"model[^.]{0,80}(?:not found|does not exist|not exist|is not (?:available|supported|a valid)|unknown)",
     r"(?:unknown|invalid|no such|unsupported) model|model_not_found|invalid model (?:name|id)",
     r"no endpoints found for|try pulling it first",
+    r"no models loaded|multiple models are loaded",
     r"模型.{0,10}(?:不存在|未找到|无效)",
 )
 NO_IMAGES = _any(
     r"image input is not supported|does(?: not|n't) support images?|no endpoints found that support image",
     r"image_url.{0,40}(?:not supported|unsupported|unknown variant)",
     r"model.{0,30}(?:not|n't) (?:support|accept).{0,20}(?:image|vision|multimodal)",
+    r"image input modality is not enabled|missing data required for image input",
 )
 
 NO_TOOLS = _any(
@@ -156,9 +173,16 @@ OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
         _any(
             r"reasoning_effort|reasoning\.effort",
             r"thinking.{0,20} is not (?:enabled|supported)|does not support thinking",
+            r"thinking budget \d+ is invalid|only works in thinking mode|think value .{0,20}is not supported",
         ),
     ),
-    ("response_format", _any(r"response_format|json_schema|text_?\.?format|outputConfig")),
+    (
+        "response_format",
+        _any(
+            r"response_format|json_schema|text_?\.?format|outputConfig",
+            r"response_?json_?schema|response_?schema|response[ _]?mime[ _]?type",
+        ),
+    ),
     ("include", _any(r"encrypted content is not supported|(?:parameter|argument|value).{0,12}\binclude\b")),
     ("replay", _any(r"invalid_encrypted_content|encrypted content .{0,80}could not be")),
     (
@@ -200,12 +224,14 @@ def classify(
     code = classify_code(status, f"{kind} {words.detail}".strip(), told=words.told)
     shown = words.message or f"HTTP {status}{' with a web page' if words.html else ''}"
     text = f"{who} answered {status}: {shown}" if words.message else f"{who} answered {shown}"
-    wait = retry_after_s(headers, now=now)
+    wait = retry_after_s(headers, now=now) or _told_wait_s(body)
     hint = HINTS.get(code, "")
     if code == "RATE_LIMIT" and wait is not None:
         hint = f"{who} asks to wait {wait:g} s; wait, or use another model"
     elif code == "CONTEXT_WINDOW_EXCEEDED" and not body.strip():
         hint = f"a reply without a body usually means that the request is too long; {hint}"
+    elif NO_ROOM.search(words.detail):
+        hint = "free memory at the server, or choose a smaller model"
     options = [name for name, pattern in OPTIONS if pattern.search(words.detail)]
     error = RefusedOption if options and code == "INVALID_REQUEST" else LLMError
     found = error(
@@ -242,7 +268,7 @@ def classify_code(status: int, detail: str, *, told: bool = True) -> str:
     """
     throttled = bool(THROTTLED.search(detail))
     quota = _is_quota(detail, throttled=throttled)
-    if status == 401 or (status == 403 and not quota and not throttled):
+    if status == 401 or (status == 403 and not quota and not throttled) or (status == 400 and BAD_KEY.search(detail)):
         return "AUTH"
     if quota or status == 402:
         return "QUOTA"
@@ -257,14 +283,16 @@ def classify_code(status: int, detail: str, *, told: bool = True) -> str:
         return "CONTEXT_WINDOW_EXCEEDED"
     if status in (400, 404, 415, 422, 500) and NO_IMAGES.search(detail):
         return "UNSUPPORTED_CONTENT"
+    if status in (400, 404, 500) and NO_ROOM.search(detail):
+        return "INVALID_REQUEST"
     if status in (400, 404, 422) and UNKNOWN_MODEL.search(detail):
         return "UNKNOWN_MODEL"
-    if status in (405, 415) or (status == 404 and not told):
+    if status in (405, 415) or (status == 404 and not told) or NO_ENDPOINT.search(detail):
         return "ENDPOINT"
     if status == 408:
         return "TIMEOUT"
     if status in (400, 413, 422):
-        return "INVALID_REQUEST"
+        return "SERVER" if GONE.search(detail) else "INVALID_REQUEST"
     # 424: Bedrock's word for a model that failed.
     return "SERVER" if status >= 500 or status == 424 else f"HTTP_{status}"
 
@@ -286,6 +314,8 @@ def is_silent_overflow(finish: FinishReason, usage: Usage, window: int) -> bool:
 
 
 def _is_quota(detail: str, *, throttled: bool) -> bool:
+    if PER_DAY.search(detail):
+        return True
     if NOT_QUOTA.search(detail) or not QUOTA.search(detail):
         return False
     return not throttled or bool(MONEY.search(detail) and not SOON.search(detail))
@@ -362,8 +392,15 @@ def _from_object(data: Table, text: str) -> _Words:
         message = f"{message} ({raw[:300]})"
     message = _unpacked(message)
     parts = (holder.get("code"), holder.get("type"), holder.get("param"), message)
-    detail = " ".join(str(part) for part in parts if part not in (None, ""))
+    detail = " ".join(str(part) for part in (*parts, *_quota_ids(holder)) if part not in (None, ""))
     return _Words(message[:1000], detail or text[:2000], told=bool(message) and message != NOT_FOUND)
+
+
+def _quota_ids(error: Table) -> list[str]:
+    """The names of the limits that were hit (google.rpc.QuotaFailure), such as `…RequestsPerDayPerProject…`."""
+    details = [_table(each) or {} for each in _items(error.get("details"))]
+    broken = [_table(each) or {} for detail in details for each in _items(detail.get("violations"))]
+    return [f"quota_id={each['quotaId']}" for each in broken if each.get("quotaId")]
 
 
 NOT_FOUND = "Not Found"
@@ -418,6 +455,15 @@ def retry_after_s(headers: Mapping[str, str], *, now: datetime | None = None) ->
     base = now or _server_time(headers) or datetime.now(UTC)
     wait = (when.replace(tzinfo=when.tzinfo or UTC) - base).total_seconds()
     return wait if wait > 0 else None
+
+
+_TOLD_WAIT = _any(r'"retryDelay":\s*"([0-9]{1,6}(?:\.[0-9]{1,9})?)s"')
+
+
+def _told_wait_s(body: bytes) -> float | None:
+    """The wait that stands in the body itself (google.rpc.RetryInfo), in seconds."""
+    found = _TOLD_WAIT.search(body[:65536].decode("utf-8", "replace"))
+    return float(found[1]) or None if found else None
 
 
 def _server_time(headers: Mapping[str, str]) -> datetime | None:
