@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import base64
-import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +11,7 @@ from app.frontends.redact import repaired
 from app.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from app.schema.message import ImageBlock
-
-MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "GIF": "image/gif", "WEBP": "image/webp"}
-"""Formats that every vendor with vision takes; any other one is converted to PNG."""
 
 MOST_BYTES = 20 * 1024 * 1024
 
@@ -52,9 +45,8 @@ def _standard_input() -> str:
 
 def read_image(path: str) -> ImageBlock:
     """The picture in a file; its type is read from its bytes. Raises `UsageError` for what is no whole picture."""
-    from PIL import Image, UnidentifiedImageError
-
-    from app.schema.message import ImageBlock
+    from app.llm.images import image_block, whole_picture
+    from app.schema.errors import LLMError
 
     try:
         data = Path(path).expanduser().read_bytes()
@@ -63,19 +55,6 @@ def read_image(path: str) -> ImageBlock:
     if len(data) > MOST_BYTES:
         raise UsageError(f"the image {path} has more than 20 MB", hint="make it smaller")
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            image.load()
-            media_type = MEDIA_TYPES.get(image.format or "")
-            if media_type is None:
-                data, media_type = _as_png(image), "image/png"
-            return ImageBlock(base64.b64encode(data).decode("ascii"), media_type, image.width, image.height)
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        raise UsageError(
-            f"{path} is no picture that can be read", hint="use a whole PNG, JPEG, GIF or WebP file"
-        ) from None
-
-
-def _as_png(image: Image.Image) -> bytes:
-    out = io.BytesIO()
-    (image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else image.convert("RGB")).save(out, "PNG")
-    return out.getvalue()
+        return image_block(whole_picture(data))
+    except LLMError as error:
+        raise UsageError(f"{path} is no picture that can be sent: {error.message}", hint=error.hint) from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -98,6 +99,7 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
 
 
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_FILL = re.compile(rb"\xff+")
 _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
@@ -109,7 +111,8 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             return None
         marker = data[position + 1]
         if marker == 0xFF:
-            position += 1
+            fill = _JPEG_FILL.match(data, position)
+            position = fill.end() - 1 if fill else position + 1
         elif marker in _JPEG_BARE:
             position += 2
         elif marker in _JPEG_FRAMES:
@@ -158,6 +161,35 @@ def image_block_from_base64(text: str, *, detail: Detail = "auto") -> ImageBlock
     except (binascii.Error, ValueError) as error:
         raise _unusable("the picture's base64 is broken") from error
     return image_block(data, detail=detail)
+
+
+def whole_picture(data: bytes) -> bytes:
+    """A picture that may come from anywhere, as bytes that models take: the same ones, or another format as PNG.
+
+    Its pixels are read where Pillow is installed, so that a file that was cut off is noticed. Raises `LLMError`
+    (`UNSUPPORTED_CONTENT`).
+    """
+    known = any(data.startswith(magic) for magic, _, _ in _FORMATS)
+    if known:
+        look_at(data)  # before anything opens what may be a bomb
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        return data
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise _unusable(f"the picture claims {image.width} x {image.height} pixels")
+            image.load()
+            if known:
+                return data
+            out = io.BytesIO()
+            (image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else image.convert("RGB")).save(out, "PNG")
+            return out.getvalue()
+    except UnidentifiedImageError as error:
+        raise _unusable(_what_it_is(data)) from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise _unusable("the picture is broken, or cut off") from error
 
 
 def fitted(block: ImageBlock, rule: ImageRule) -> ImageBlock:

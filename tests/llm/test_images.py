@@ -20,6 +20,7 @@ from app.llm.images import (
     image_block,
     image_block_from_base64,
     look_at,
+    whole_picture,
 )
 from app.schema.errors import LLMError
 from app.schema.message import ImageBlock
@@ -154,3 +155,24 @@ def test_a_large_picture_that_is_cut_off_is_an_error_of_ours() -> None:
     whole = drawn("PNG", 4000, 1000)
     with pytest.raises(LLMError, match="cannot be opened"):
         fitted(image_block(whole[:100]), CLAUDE)
+
+
+def test_a_whole_picture_keeps_its_bytes_and_other_formats_become_png() -> None:
+    png = drawn("PNG")
+    assert whole_picture(png) is png
+    assert look_at(whole_picture(drawn("BMP"))).media_type == "image/png"
+    assert look_at(whole_picture(drawn("TIFF", mode="CMYK"))).media_type == "image/png"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (drawn("JPEG", 300, 300)[:-200], "the picture is broken, or cut off"),
+        (b"hello", "these bytes are no picture"),
+        (b"%PDF-1.7", "this is a PDF, which models do not take"),
+    ],
+)
+def test_a_picture_that_is_cut_off_is_noticed(data: bytes, words: str) -> None:
+    with pytest.raises(LLMError) as caught:
+        whole_picture(data)
+    assert caught.value.message == words
