@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from app.llm.adapters.bedrock import BedrockAdapter
 from app.llm.pool import LLMPool
 from app.schema.errors import ConfigError, DragomanError, LLMError
 from tests.conftest import MakeServer
-from tests.fault_server import FaultServer, call, reply, status
+from tests.fault_server import FaultServer, call, reply, stall, status
 from tests.fault_server.bedrock import Bedrock, model_of
 from tests.llm.asking import BASH, ask, chunks_of, shorts
 from tests.llm.conftest import MakeLLM
@@ -208,3 +209,17 @@ async def test_thinking_is_marked_with_its_model(fault_server: MakeServer, keys:
     assert shorts(chunks)[-1] == "F stop"
     state: Any = chunks[-1].replay_state  # type: ignore[union-attr]
     assert (state["model"], state["converse"]) == (MODEL, server.root)
+
+
+async def test_defect_42_requests_run_side_by_side_and_are_cancelled_at_once(
+    fault_server: MakeServer, keys: None
+) -> None:
+    server = await fault_server(lambda _: stall(), dialect=Bedrock())
+    pool = LLMPool({"main": settings(server)})
+    asked = [asyncio.create_task(pool.get("main").ask("hi")) for _ in range(3)]
+    await server.until(lambda server: len(server.chats) == 3)
+    for task in asked:
+        task.cancel()
+    await server.until(lambda server: server.disconnects == 3, timeout_s=0.5)
+    assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*asked, return_exceptions=True))
+    await pool.close()

@@ -14,7 +14,7 @@ from app.frontends.intake import read_image
 from app.llm.history import is_valid, problems, repair
 from app.llm.pool import LLMPool
 from app.llm.tokens import TokenCounter
-from app.schema.errors import ConfigError, LLMError
+from app.schema.errors import LLMError
 from app.schema.message import system_message, user_message
 from tests.conftest import MakeServer
 from tests.fault_server import reply, stall, status, web_page
@@ -59,14 +59,6 @@ async def test_defect_34_time_limits_are_settings(fault_server: MakeServer) -> N
         assert setting in error.value.hint
         assert time.monotonic() - began < 2
     await pool.close()
-
-
-@pytest.mark.parametrize("label", ["aws", "bedrock"])
-def test_defects_40_to_42_bedrock_is_refused_in_words(label: str) -> None:
-    pool = LLMPool({"default": LLMSettings(model="m", api_type=label)})
-    with pytest.raises(ConfigError, match="is not spoken by this version") as error:
-        pool.get()
-    assert "base_url" in error.value.hint or "address" in error.value.hint
 
 
 def test_h12_system_text_in_the_middle_becomes_the_users() -> None:
