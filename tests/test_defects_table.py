@@ -16,7 +16,7 @@ WANTED = [
     *(f"M{n}" for n in range(1, 21)),
     *(f"H{n}" for n in range(1, 13)),
     *(f"F{n}" for n in range(1, 13)),
-    *(str(n) for n in (*range(1, 59), 68, *range(120, 133), 174)),
+    *(str(n) for n in (*range(1, 59), 68, *range(120, 133), 170, 171, 173, 174)),
 ]
 
 

@@ -64,6 +64,7 @@ class ReActAgent(ABC):
         self.why_llm = why_llm
         self._steps = 0
         self._first = 0
+        self._told_duplicates = 0
 
     async def run(self, task: str, ctx: RunContext | None = None, *, images: Iterable[ImageBlock] = ()) -> RunResult:
         """Work on `task` to its end. Never raises for what a model, a tool or a limit did: that is in the result.
@@ -142,6 +143,9 @@ class ReActAgent(ABC):
 
     async def _keep(self, ctx: RunContext) -> None:
         """Have the end on disk before it is told; an answer that could not be kept is an answer all the same."""
+        if twice := self.memory.duplicates - self._told_duplicates:
+            self._told_duplicates += twice
+            ctx.notice("HISTORY_REPAIRED", f"{twice} messages were given to the memory twice; each is kept once")
         try:
             await self.memory.settled()
         except SessionError as error:

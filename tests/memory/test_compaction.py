@@ -542,3 +542,12 @@ async def test_compact_by_hand_between_two_runs(rig: Rig, ctx: RunContext) -> No
     assert isinstance(done, Compaction)
     assert done.after < done.before // 2
     assert (await agent.run("second")).answer == "two"
+
+
+async def test_a_message_given_twice_is_told_once(rig: Rig, ctx: RunContext, events: list[EventRecord]) -> None:
+    agent, _ = rig.scripted([say("one"), say("two")])
+    await agent.run("first", ctx)
+    agent.memory.add(agent.memory.messages[-1])
+    await agent.run("second", ctx)
+    assert notices(events, "HISTORY_REPAIRED") == ["1 messages were given to the memory twice; each is kept once"]
+    assert len(agent.memory) == 4
