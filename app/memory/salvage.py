@@ -31,7 +31,9 @@ def salvage(folder: Path, redact: Redact) -> tuple[SessionStore, Path, int]:
         raise SessionError(f"there are no sessions in {folder}", code="SESSION_UNKNOWN", hint="nothing needs repair")
     store = SessionStore(folder)
     lost = 0
-    with closing(sqlite3.connect(f"{kept.as_uri()}?mode=ro", uri=True)) as db:
+    # Without a log beside it the file can be read as it lies there, and reading leaves nothing behind.
+    how = "mode=ro" if Path(f"{kept}-wal").exists() else "immutable=1"
+    with closing(sqlite3.connect(f"{kept.as_uri()}?{how}", uri=True)) as db:
         db.text_factory = decoded
         for table, (key, columns) in TABLES.items():
             rows, missing = _readable(db, table, key, columns)
