@@ -15,10 +15,13 @@ from botocore.credentials import Credentials
 from app.config.settings import LLMSettings
 from app.llm.adapters.aws import AWSAccess
 from app.llm.adapters.bedrock import BedrockAdapter
+from app.llm.adapters.corrections import SAID
 from app.llm.pool import LLMPool
 from app.schema.errors import ConfigError, DragomanError, LLMError
+from app.schema.event import EventRecord
+from app.schema.run import RunContext
 from tests.conftest import MakeServer
-from tests.fault_server import FaultServer, call, reply, stall, status
+from tests.fault_server import Behaviour, FaultServer, Request, call, reply, stall, status
 from tests.fault_server.bedrock import Bedrock, model_of
 from tests.llm.asking import BASH, ask, chunks_of, shorts
 from tests.llm.conftest import MakeLLM
@@ -83,7 +86,7 @@ async def test_the_region_of_a_profile(keys: None, monkeypatch: pytest.MonkeyPat
         ({"bearer": True}, {}, ConfigError, "no AWS region is set", "set region under [llm], or the variable AWS_REG"),
         ({"region": "us-east-1"}, {}, LLMError, "no AWS credentials were found", "AWS_BEARER_TOKEN_BEDROCK"),
         ({}, {"AWS_PROFILE": "nobody"}, LLMError, "nobody", "AWS_PROFILE"),
-        ({"region": "us east"}, KEYS, LLMError, "us east", ""),
+        ({"region": "us east"}, KEYS, ConfigError, "us east", "set region under [llm]"),
     ],
 )  # fmt: skip
 async def test_what_is_missing_is_named(
@@ -196,6 +199,38 @@ async def test_a_model_that_cannot_stream_with_tools_answers_whole(make_llm: Mak
     assert [made.name for made in got.message.tool_calls] == ["bash"]
     assert await llm.ask("more") == "again"
     assert [request.path.rpartition("/")[2] for request in server.chats] == ["converse-stream", "converse", "converse"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "member", "told"),
+    [
+        (400, "This model doesn't support system messages. Try again without a system message.", "system", "system"),
+        (400, "`temperature` is deprecated for this model.", "inferenceConfig", "temperature"),
+        (400, "This model doesn't support the toolConfig.toolChoice.any field.", "toolChoice", "tool_choice"),
+        (403, "You invoked an unsupported model or your request did not allow prompt caching.", "cachePoint", "cache"),
+    ],
+)  # fmt: skip
+async def test_refused_options_are_left_out_and_said_once(
+    code: int,
+    words: str,
+    member: str,
+    told: str,
+    make_llm: MakeLLM,
+    keys: None,
+    ctx: RunContext,
+    events: list[EventRecord],
+) -> None:
+    def answer(request: Request) -> Behaviour:
+        return status(code, message=words) if f'"{member}"'.encode() in request.body else reply("fine")
+
+    aws: Any = {"api_type": "aws", "api_key": "", "region": "us-east-1", "model": MODEL, "temperature": 0.5}
+    llm, server = await make_llm(answer, server={"dialect": Bedrock()}, **aws)
+    for _ in range(2):
+        got = await llm.ask_tool("hi", system="be brief", tools=(BASH,), tool_choice="required", ctx=ctx)
+        assert got.text == "fine"
+    assert len(server.chats) == 3
+    (said,) = [record.event.message for record in events if getattr(record.event, "code", "") == "OPTION_DROPPED"]
+    assert said == f"{MODEL}: {SAID[told]}"
 
 
 async def test_thinking_is_marked_with_its_model(fault_server: MakeServer, keys: None) -> None:

@@ -302,3 +302,17 @@ def test_a_tool_without_words() -> None:
     bare = ToolSpec("now", "", {"type": "object", "properties": {}})
     (tool,) = encoded(ask("hi", tools=(bare,)))["toolConfig"]["tools"]
     assert "description" not in tool["toolSpec"]
+
+
+def test_claude_may_not_think_in_a_turn_that_began_without_a_thought() -> None:
+    state = {"converse": "us-east-1", "model": CLAUDE, "blocks": [SIGNED, None]}
+    began, foreign = said(ReasoningBlock("hm", "sig=="), CALL, state=state), said(CALL)
+    result = tool_result_message("call_1", "a")
+
+    def thinks(*history: Message | str) -> bool:
+        sent = encoded(ask(*history, model=CLAUDE, reasoning_effort="low"))
+        return "thinking" in sent.get("additionalModelRequestFields", {})
+
+    assert thinks("hi", began, result)
+    assert not thinks("hi", foreign, result)
+    assert thinks("hi", foreign, result, "and now?")

@@ -85,7 +85,9 @@ class AWSAccess:
             if not self._base_url:
                 self._runtime = self._address(session, "bedrock-runtime")
                 self._catalogue = self._address(session, "bedrock")
-        except (BotoCoreError, ValueError) as error:
+        except ValueError as error:
+            raise ConfigError(f"AWS: {error}", hint=REGION_HINT) from error
+        except BotoCoreError as error:
             raise LLMError(f"AWS: {error}", "MISSING_CREDENTIAL", hint=CREDENTIALS_HINT) from error
         return session
 

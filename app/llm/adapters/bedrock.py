@@ -17,6 +17,7 @@ from app.llm.adapters.bedrock_decode import ConverseDecoder, FrameReader
 from app.llm.adapters.bedrock_encode import EFFORTS, ConverseEncoder
 from app.llm.adapters.http import Account, HTTPAdapter
 from app.llm.adapters.wire import as_items, as_table, as_text
+from app.llm.failures import RefusedOption
 from app.llm.models import ModelFacts
 from app.llm.transport import Response, Transport
 from app.schema.errors import LLMError
@@ -114,6 +115,11 @@ class BedrockAdapter(HTTPAdapter):
     async def _refusal(self, response: Response) -> LLMError:
         error = await super()._refusal(response)
         facts = error.failure
+        if "prompt caching" in error.message:
+            # Said with 403, as if it were about rights.
+            refused = RefusedOption(error.message, "INVALID_REQUEST", status=facts.status, request_id=facts.request_id)
+            refused.options = ("cache",)
+            return refused
         for said, code, hint in _ADVICE:
             if error.code in ("AUTH", "UNKNOWN_MODEL", "INVALID_REQUEST", "HTTP_404") and said.search(error.message):
                 return LLMError(error.message, code, status=facts.status, request_id=facts.request_id, hint=hint)

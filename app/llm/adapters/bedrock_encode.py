@@ -127,6 +127,17 @@ class ConverseEncoder:
         kept = tuple(cast("Iterable[JSON]", blocks))
         return kept if len(kept) == len(message.content) else ()
 
+    def _is_unsigned_turn(self, request: ModelRequest) -> bool:
+        """Whether a turn of calls is going on that another model, or no thought, began: Claude then may not think."""
+        if "claude" not in request.config.model:
+            return False
+        for message in reversed(request.messages):
+            if message.role == "assistant":
+                return bool(message.tool_calls) and not any(self._kept(message, request.config.model))
+            if not message.tool_results:
+                return False
+        return False
+
     def _rest(self, request: ModelRequest, learned: Learned, facts: ModelFacts, *, caches: bool) -> bytes:
         config = request.config
         rest = b""
@@ -134,7 +145,8 @@ class ConverseEncoder:
             mark = b"," + CACHE_POINT if caches else b""
             rest += b',"system":[' + _text(request.system) + mark + b"]"
         rest += _tool_config(request, learned, caches=caches and bool(_CACHES_TOOLS.search(config.model)))
-        options, limit = _thinking(config.model, config.reasoning_effort, config.max_tokens, learned)
+        effort = None if self._is_unsigned_turn(request) else config.reasoning_effort
+        options, limit = _thinking(config.model, effort, config.max_tokens, learned)
         inference: dict[str, Any] = {}
         if limit is not None:
             inference["maxTokens"] = limit
