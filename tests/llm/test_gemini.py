@@ -140,6 +140,8 @@ def test_users_in_a_row_share_a_content_and_thinking_stays_home() -> None:
     [
         ("gemini-2.5-flash", "off", {"includeThoughts": True, "thinkingBudget": 0}),
         ("gemini-2.5-flash", "high", {"includeThoughts": True, "thinkingBudget": 24_576}),
+        ("gemini-2.5-pro", "off", {"includeThoughts": True, "thinkingBudget": 128}),
+        ("gemini-3-pro-preview", "off", {"includeThoughts": True, "thinkingLevel": "low"}),
         ("gemini-3-pro-preview", "low", {"includeThoughts": True, "thinkingLevel": "low"}),
         ("gemini-3.8-flash", "none", {"includeThoughts": True, "thinkingLevel": "minimal"}),
         ("gemini-3.8-flash", None, {"includeThoughts": True}),
@@ -239,10 +241,36 @@ def test_a_signature_in_an_empty_text_belongs_to_the_text_before_it() -> None:
     assert assembler.replay_state == {"gemini": BASE, "blocks": ["c2ln"]}
 
 
+def test_signed_and_unsigned_texts_go_back_apart() -> None:
+    chunks = decoded(
+        candidate({"text": "One", "thoughtSignature": "czE="}),
+        candidate({"text": " two"}),
+        candidate({"text": " three", "thoughtSignature": "czI="}, finish="STOP"),
+    )
+    assembler = BlockAssembler()
+    for chunk in chunks:
+        assembler.add(chunk)
+    assert assembler.replay_state == {"gemini": BASE, "blocks": ["czE=", "czI="]}
+    message = said(*assembler.blocks(), state=assembler.replay_state)
+    assert message.text == "One two three"
+    assert body(ask("Count.", message, "Go on", model="gemini-3-pro"))["contents"][1]["parts"] == [
+        {"text": "One", "thoughtSignature": "czE="},
+        {"text": " two three", "thoughtSignature": "czI="},
+    ]
+
+
+@pytest.mark.parametrize("model", ["gemini-flash-latest", "gemini-flash-lite-latest", "gemini-3.8-flash"])
+def test_newest_models_want_a_stand_in(model: str) -> None:
+    sent = body(ask("Hi", said(LS), tool_result_message("c1", "ok"), model=model))
+    assert sent["contents"][1]["parts"][0]["thoughtSignature"] == STAND_IN
+
+
 @pytest.mark.parametrize(
     ("payload", "expected"),
     [
         (candidate(finish="STOP"), "F error EMPTY_RESPONSE"),
+        (candidate({"text": "", "thoughtSignature": "c2ln"}, finish="STOP"), "F error EMPTY_RESPONSE"),
+        (candidate(finish="IMAGE_RECITATION"), "F error CONTENT_FILTER"),
         (candidate({"text": "x"}, finish="MAX_TOKENS"), "F max-tokens"),
         (candidate(finish="SAFETY"), "F error CONTENT_FILTER"),
         (candidate(finish="RECITATION"), "F error CONTENT_FILTER"),

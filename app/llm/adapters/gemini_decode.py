@@ -64,11 +64,13 @@ class GeminiDecoder:
             if self._current is None or self._current.kind != kind:
                 self._current = self._reply.open(kind)
             self._reply.add(self._current, text)
-        if signature and kind == "text":
+        if signature and kind == "text" and self._reply.has_blocks:
             # Often alone in an empty text at the end: it belongs to the text before it, or is a text of its own.
             if self._current is None or self._current.kind != "text":
                 self._current = self._reply.open("text")
             self._signatures[self._current.index] = signature
+            # Signed and unsigned text, or two signed ones, must go back apart.
+            self._current = None
 
     def _call(self, call: Table, signature: str) -> None:
         given = call.get("args")

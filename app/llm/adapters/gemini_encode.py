@@ -32,11 +32,13 @@ from app.schema.request import ModelRequest, ToolSpec
 EFFORTS = ("off", "none", "minimal", "low", "medium", "high")
 BUDGETS = {"off": 0, "none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
 """Thinking tokens of an effort for the generation 2.5, which counts instead of having levels."""
+LEAST_BUDGET_OF_PRO = 128
+"""Tokens; `gemini-2.5-pro` cannot be kept from thinking."""
 LEVELS = {"off": "minimal", "none": "minimal"}
-"""From generation 3 on thinking cannot be switched off; its least level is the nearest."""
+"""From generation 3 on thinking cannot be switched off; its least level is the nearest (`low` for the pro models)."""
 STAND_IN = "skip_thought_signature_validator"
 """What Google documents for calls that another model made: generation 3 refuses an unsigned call of its own turn."""
-_SIGNING = re.compile(r"gemini-(?:[3-9]|\d{2})", re.ASCII)
+_SIGNING = re.compile(r"gemini-(?:[3-9]|\d{2}|\w+(?:-lite)?-latest)", re.ASCII)
 
 Part = dict[str, Any]
 _Group = tuple[str, bytes]
@@ -169,9 +171,11 @@ def _thinking(model: str, effort: str | None, facts: ModelFacts) -> dict[str, An
     shown = {"includeThoughts": True} if facts.reasoning else {}
     if effort is None:
         return shown
+    is_pro = "-pro" in model
     if _SIGNING.search(model):
-        return shown | {"thinkingLevel": LEVELS.get(effort, effort)}
-    return shown | {"thinkingBudget": BUDGETS[effort]}
+        level = LEVELS.get(effort, effort)
+        return shown | {"thinkingLevel": "low" if is_pro and level == "minimal" else level}
+    return shown | {"thinkingBudget": max(BUDGETS[effort], LEAST_BUDGET_OF_PRO if is_pro else 0)}
 
 
 def _user(content: Iterable[Block]) -> Iterator[Part]:

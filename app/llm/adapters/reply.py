@@ -47,6 +47,7 @@ FAILED_FINISH: dict[str, tuple[str, str]] = {
     "spii": _FILTERED,
     "language": _FILTERED,
     "image_safety": _FILTERED,
+    "image_recitation": _FILTERED,
     "image_prohibited_content": _FILTERED,
     "model_armor": _FILTERED,
     "refusal": ("REFUSED", "the model refused"),
