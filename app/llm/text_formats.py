@@ -177,12 +177,12 @@ def _calls(text: str, offered: Offered) -> Iterator[Written]:
         elif noise := _NOISE.match(text, position):
             position = noise.end()
         elif _PYTHON.match(text, position):
-            yield from _python(text[position:])
+            yield from _python(text[position:], offered)
             return
         else:
             value, position = _DECODER.raw_decode(text, position)
             for item in cast("list[JSON]", value) if isinstance(value, list) else [value]:
-                yield _json_call(item)
+                yield _json_call(item, offered)
 
 
 def _refuse(constant: str) -> JSON:
@@ -193,21 +193,28 @@ def _refuse(constant: str) -> JSON:
 _DECODER = json.JSONDecoder(parse_constant=_refuse, strict=False)
 
 
-def _json_call(value: JSON) -> Written:
+def _json_call(value: JSON, offered: Offered) -> Written:
     """The call that a JSON value stands for; `ValueError` when it is none.
 
-    Unknown keys are refused: `{"name", "description", "parameters"}` describes a tool and does not call it.
+    Unknown keys are refused, and `{"name", "description", "parameters"}` describes a tool unless these parameters are
+    arguments of it: models of half a billion weights copy the description into their call.
     """
-    if not isinstance(value, dict) or not cast("dict[str, JSON]", value).keys() <= _CALL_KEYS:
+    if not isinstance(value, dict) or not cast("dict[str, JSON]", value).keys() <= _CALL_KEYS | {"description"}:
         raise ValueError("not a call")
     call = cast("dict[str, JSON]", value)
     named = [call[key] for key in _NAME_KEYS if key in call]
     if len(named) == 1 and isinstance(named[0], dict):
-        return _json_call(named[0])
+        return _json_call(named[0], offered)
     given = [call[key] for key in _ARGUMENT_KEYS if key in call]
     if len(named) != 1 or not isinstance(named[0], str) or len(given) != 1:
         raise ValueError("not a call")
+    if "description" in call and not _are_arguments(given[0], offered.get(named[0])):
+        raise ValueError("a description of a tool")
     return named[0], given[0]
+
+
+def _are_arguments(given: JSON, tool: ToolSpec | None) -> bool:
+    return bool(given) and isinstance(given, dict) and tool is not None and given.keys() <= _properties(tool).keys()
 
 
 def _object(text: str, position: int) -> tuple[dict[str, JSON], int]:
@@ -281,7 +288,7 @@ def _takes_text(schema: dict[str, JSON]) -> bool:
     return "string" in kinds or any(isinstance(option, str) for option in cast("list[JSON]", schema.get("enum", [])))
 
 
-def _python(text: str) -> Iterator[Written]:
+def _python(text: str, offered: Offered) -> Iterator[Written]:
     """Llama's `[name(key=value), …]` and `name.call(…)`, and dictionaries with single quotes; the rest of the text."""
     source = _TRAILING.sub("", text[-_MOST_PYTHON:]) if len(text) <= _MOST_PYTHON else text
     if len(source) > _MOST_PYTHON:
@@ -292,7 +299,7 @@ def _python(text: str) -> Iterator[Written]:
             node = ast.parse(source, mode="eval").body
         items = node.elts if isinstance(node, ast.List) else [node]
         for item in items:
-            yield _python_call(item) if isinstance(item, ast.Call) else _json_call(ast.literal_eval(item))
+            yield _python_call(item) if isinstance(item, ast.Call) else _json_call(ast.literal_eval(item), offered)
     except (SyntaxError, TypeError, MemoryError) as error:
         raise ValueError("not a call in Python") from error
 

@@ -203,6 +203,7 @@ CODE = "if x < 3:\n    print('</p>')\n"
         ('<|channel|>commentary to=functions.bash <|constrain|>json<|message|>{"command": "ls"}<|call|>', LS),
         # other key names, and JSON as small models write it
         ('{"tool": "bash", "args": {"command": "ls"}}', LS),
+        ('{"name": "bash", "description": "Run ls.", "parameters": {"command": "ls"}}', LS),
         ('{"action": "bash", "action_input": {"command": "ls"}}', LS),
         ('{"tool_name": "bash", "tool_input": {"command": "ls"}}', LS),
         ("{'name': 'bash', 'arguments': {'command': 'ls'}}", LS),
@@ -245,6 +246,8 @@ def test_every_notation_of_a_call_is_read(text: str, expected: list[tuple[str, o
         "<think>Action: bash\nAction Input: {}",
         "Action: bash",
         "Action: unknown\nAction Input: {}",
+        '{"name": "bash", "description": "Run a command.", "parameters": {}}',
+        '{"name": "bash", "description": "x", "parameters": {"type": "object", "properties": {"command": {}}}}',
         "<tool_call>",
         "<tool_call>bash</tool_call",
         "</s>",
