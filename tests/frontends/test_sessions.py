@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from app.memory.session_store import MIGRATIONS
+from app.sandbox.processes import members
 from tests.frontends.conftest import Outcome, Program, Terminal
 
 LINE = re.compile(r"([0-9a-f]{8})  (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)  (\S+) +(.*)\Z")
@@ -132,6 +133,27 @@ def test_an_interrupted_run_is_resumable(here, program: Program, number: int, co
     assert process.returncode == code
     assert [session["state"] for session in kept(here)] == ["cancelled"]
     program.script(calls(BASH), say("the end"))
+    again = here("--resume", "last", "--approve", "auto", "--json")
+    assert (again.code, again.events[-1]["answer"]) == (0, "the end")
+    assert "may have had its effect" in again.of("tool_finished")[0]["content"]
+    assert (program.workspace / "deeds").read_text() == "deed\n"
+
+
+def test_leaving_at_once_leaves_a_session_that_goes_on(here, program: Program) -> None:
+    """The second Ctrl+C waits for nothing; what was promised is on disk all the same."""
+    stubborn = "trap '' TERM; echo deed >> deeds; echo $$ > pid; while true; do sleep 0.05; done"
+    made = {"name": "bash", "arguments": {"command": stubborn}}
+    program.script(calls(made), say("late"))
+    with program.start("--approve", "auto", "the task", stdin=subprocess.DEVNULL) as process:
+        pid = int(wait_for(program.workspace / "pid"))
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert members(pid, "no such mark") == set()
+    assert kept(here)[0]["state"] in ("cancelled", "interrupted")
+    program.script(calls(made), say("the end"))
     again = here("--resume", "last", "--approve", "auto", "--json")
     assert (again.code, again.events[-1]["answer"]) == (0, "the end")
     assert "may have had its effect" in again.of("tool_finished")[0]["content"]
