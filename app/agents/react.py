@@ -196,8 +196,7 @@ def announce_model(agent: str, llm: LLM, why: str, ctx: RunContext) -> None:
     because = f" (because {why})" if why else ""
     model = llm.settings.model
     ctx.notice("LLM_CHOSEN", f"{agent} uses {table}: model {model} at {llm.vendor}{because}", once=True)
-    if not llm.local:
-        ctx.notice("CLOUD", f"the text of this run goes to {llm.vendor} ({model})", once=True)
+    llm.tell_where(ctx)
 
 
 def reason_of(error: DragomanError) -> StopReason:

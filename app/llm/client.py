@@ -127,6 +127,11 @@ class LLM(metaclass=_ByName):
         """{config, provider, model, local}, as `run_started` reports it."""
         return {"config": self.name, "provider": self.vendor, "model": self.settings.model, "local": self.local}
 
+    def tell_where(self, ctx: RunContext) -> None:
+        """Say once in a run where its text goes, when it leaves the machine."""
+        if not self.local:
+            ctx.notice("CLOUD", f"the text of this run goes to {self.vendor} ({self.settings.model})", once=True)
+
     @property
     def text_tools(self) -> bool:
         """Whether tools are described in words and calls read from text, instead of natively."""
@@ -365,10 +370,10 @@ class LLM(metaclass=_ByName):
                 finish, error = await self._read_stream(request, ctx, number, assembler)
             finally:
                 if assembler.usage is not None and assembler.usage.total:
-                    self._book(hold, request, assembler.usage)
+                    self._book(hold, request, assembler.usage, ctx)
             message = self._finished_message(request, assembler, finish, error)
             if hold.open:
-                self._book(hold, request, self._estimate(request, message))
+                self._book(hold, request, self._estimate(request, message), ctx)
             return ModelReply(message, hold.usage, finish)
         finally:
             hold.release()
@@ -405,12 +410,21 @@ class LLM(metaclass=_ByName):
             raise LLMError(f"{request.config.model} sent an empty reply", "EMPTY_RESPONSE")
         return message
 
-    def _book(self, hold: Hold, request: ModelRequest, usage: Usage) -> None:
+    def _book(self, hold: Hold, request: ModelRequest, usage: Usage, ctx: RunContext) -> None:
         """What one attempt took, at its own price; real counts also teach the estimate."""
         hold.settle(usage, self.price(usage))
         self.usage += usage
-        if not usage.estimated and self.counter.used:
-            self.counter.learn(request.messages, usage.total_input, system=request.system, tools=request.tools)
+        read = usage.total_input
+        if usage.estimated or not read or not self.counter.used:
+            return
+        whole = self.counter.learn(request.messages, read, system=request.system, tools=request.tools)
+        if not whole and not history.holds_images(request.messages):
+            ctx.notice(
+                "PROMPT_CUT",
+                f"{self.vendor} read far less than was sent to {self.settings.model}: its window is too small"
+                " (load the model with a larger one, or set context_window)",
+                once=True,
+            )
 
     async def _without_images(self, error: LLMError, request: ModelRequest, ctx: RunContext) -> ModelRequest | None:
         """The request with notes instead of images, when the server says what nobody knew: the model is blind."""

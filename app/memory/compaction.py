@@ -6,7 +6,7 @@ When, how far and in which order is decided here; what is left out is `exchanges
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -191,7 +191,10 @@ class Compactor:
         window = self.llm.facts.context_window
         limit = LONG_RESULT if window is None else min(LONG_RESULT, window // 2)
         here = cut(view, [self.llm.counter.message(message) for message in view], int(keep / scale))
-        best = self._lighter(view, here.tail_message, len(view) if overflowed else here.tail_message, limit)
+        results_until, untouched = here.tail_message, here.pinned_ids
+        if overflowed:
+            results_until, untouched = len(view), frozenset[str]()
+        best = self._lighter(view, here.tail_message, results_until, limit, untouched)
         if tokens(best) > goal and here.middle:
             prefix = view[: here.tail_message]
             answer = 2 * min(SUMMARY_TOKENS, window // 8) if window else 0
@@ -211,13 +214,21 @@ class Compactor:
         ctx.emit(Compacted(before, after))
         return Compaction(before, after)
 
-    def _lighter(self, view: Sequence[Message], images_until: int, results_until: int, limit: int) -> list[Message]:
+    def _lighter(
+        self,
+        view: Sequence[Message],
+        images_until: int,
+        results_until: int,
+        limit: int,
+        untouched: Collection[str] = (),
+    ) -> list[Message]:
         return lighter(
             view,
             images_until=images_until,
             results_until=results_until,
             limit=max(SHORTEST_RESULT, limit),
             workspace=self._workspace,
+            untouched=untouched,
         )
 
     async def _summed_up(self, here: Cut, asked: Asked, ctx: RunContext, *, prefix: Sequence[Message]) -> list[Message]:

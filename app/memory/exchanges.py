@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +50,11 @@ class Cut:
     def tail_message(self) -> int:
         """The place of the first message of the tail in the view."""
         return sum(map(len, self.pieces[: self.tail]))
+
+    @property
+    def pinned_ids(self) -> frozenset[str]:
+        """Messages that stay as they are although they stand before the tail."""
+        return frozenset(message.id for place in self.pinned for message in self.pieces[place])
 
     @property
     def middle(self) -> tuple[Exchange, ...]:
@@ -107,16 +112,20 @@ def lighter(
     results_until: int,
     limit: int,
     workspace: Path | None,
+    untouched: Collection[str] = (),
 ) -> list[Message]:
     """The view without pictures before `images_until`, with short and unrepeated results before `results_until`.
 
     A picture becomes a note; a result of more than `limit` characters keeps its head and tail and the name of the file
-    with all of it.
+    with all of it. Messages whose ids are `untouched` stay.
     """
     repeated = _repeated(view)
     out: list[Message] = []
     for place, message in enumerate(view):
         content = message.content
+        if message.id in untouched:
+            out.append(message)
+            continue
         if place < images_until:
             content = tuple(map(_without_image, content))
         if place < results_until:

@@ -112,6 +112,7 @@ class Summariser:
 
     async def _ask(self, messages: Sequence[Message], asked: Asked) -> str:
         """The text of the reply; empty when there is none, with the reason told."""
+        self.llm.tell_where(self._ctx)
         ctx = _quiet(self._ctx)
         try:
             reply = await self.llm.ask_tool(

@@ -244,7 +244,8 @@ class TestStages:
         self, rig: Rig, ctx: RunContext, events: list[EventRecord]
     ) -> None:
         memory = Memory()
-        memory.add(user_message("look at these"))
+        mine = ImageBlock("iVBORw0KGgo", "image/png", 10, 10)
+        task = memory.add(user_message([TextBlock("look at these"), mine]))
         picture = ImageBlock("iVBORw0KGgo" * 800, "image/png", 2_000, 2_000, "high")
         for number in range(12):
             reply, _ = exchange(number)
@@ -257,6 +258,7 @@ class TestStages:
         assert len(kept) == 12
         assert "image left out to save room: image/png, 2000x2000 pixels" in memory.view()[2].tool_results[0].text
         assert adapter.requests == []
+        assert memory.view()[0] is task
 
     async def test_k07_old_results_are_shortened_once_and_kept_whole_in_a_file(self, rig: Rig, ctx: RunContext) -> None:
         long = "".join(f"{number:07d} line\n" for number in range(770))[:10_000]
@@ -343,6 +345,24 @@ class TestTheSummary:
         [request] = adapter.requests
         assert (request.purpose, request.tools) == ("compaction", ())
         assert '[call note] {"text": "argument 3"}' in request.messages[0].text
+
+    async def test_a_summariser_in_the_cloud_is_told(
+        self, rig: Rig, ctx: RunContext, events: list[EventRecord]
+    ) -> None:
+        cheap, _ = rig.scripted_llm(summing_up())
+        cheap.local = False
+        own, _ = rig.scripted_llm([], context_window=3_000)
+        await Compactor(own, summariser=lambda: cheap).before_request(long_memory(), Asked(), ctx)
+        assert notices(events, "CLOUD") == ["the text of this run goes to test (scripted)"]
+
+    async def test_k09_a_conversation_in_chinese_is_never_taken_for_short(self, rig: Rig, ctx: RunContext) -> None:
+        memory = Memory()
+        memory.add(user_message("任务"))
+        for number in range(10):
+            memory.add_all(exchange(number, "上下文长度超过模型限制,请先压缩历史再继续执行计划。" * 16))
+        compactor, _, _ = make(rig, summing_up(), window=3_000)
+        assert compactor.estimate(memory, Asked()) > 0.6 * 4_000
+        assert await compactor.before_request(memory, Asked(), ctx) is not None
 
     async def test_a_long_record_is_asked_for_in_pieces_that_fit(self, rig: Rig, ctx: RunContext) -> None:
         memory = long_memory(60, 150)
