@@ -70,8 +70,9 @@ def test_without_a_file(lab: Lab) -> None:
         ('[llm]\napi_type = "aws"\nmodel = "m"', []),
         ('[llm]\nmodel = "m"\napi_key = "k"\napi_type = "pipo"',
          ['[llm] api_type "pipo" is an unknown label; it is read as "openai"']),
-        ('[llm]\nmodel = "m"\napi_key = "k"\n[llm.vision]\nmodel = "v"',
-         ["[llm.vision] is used by nothing; name it in [agents.<name>] llm, or remove it"]),
+        ('[llm]\nmodel = "m"\napi_key = "k"\n[llm.vision]\nmodel = "v"', []),
+        ('[llm]\nmodel = "m"\napi_key = "k"\n[llm.spare]\nmodel = "v"',
+         ["[llm.spare] is used by nothing; name it in [agents.<name>] llm, or remove it"]),
         (
             '[llm]\nmodel = "m"\napi_key = "k"\nfallback = ["vision"]\n[llm.vision]\nmodel = "v"\nfallback = []',
             [],
@@ -92,7 +93,7 @@ def test_named_mcp_servers_are_told_as_unused(lab: Lab) -> None:
     assert list(config_warnings(config)) == ["MCP servers are not used by this version: time"]
 
 
-def test_defect_2_a_vision_table_is_called_unused_unless_somebody_asks_for_it(lab: Lab) -> None:
-    config = lab.load('[llm]\nmodel = "m"\napi_key = "k"\n[llm.vision]\nmodel = "v"')
-    assert "[llm.vision] is used by nothing" in describe(config)
-    assert "Warnings: none" in describe(config, used_names={"vision"})
+def test_a_table_is_called_unused_unless_somebody_asks_for_it(lab: Lab) -> None:
+    config = lab.load('[llm]\nmodel = "m"\napi_key = "k"\n[llm.spare]\nmodel = "v"')
+    assert "[llm.spare] is used by nothing" in describe(config)
+    assert "Warnings: none" in describe(config, used_names={"spare"})
