@@ -85,6 +85,8 @@ class LLMSettings(Settings):
     tools: Literal["native", "text", "auto"] = "auto"
     timeout: Annotated[TimeoutSettings, BeforeValidator(_seconds_table)] = TimeoutSettings()
     fallback: tuple[str, ...] = ()
+    keep_alive: int | str | None = None
+    """Ollama only: how long the model stays loaded after a request, in seconds (-1 = for ever) or as "30m"."""
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
     retry: RetrySettings = RetrySettings()
     rate: RateSettings = RateSettings()

@@ -167,6 +167,7 @@ class LLMPool:
             account = _account(settings, vendor or VENDORS["ollama"], dialect)
             made = OllamaAdapter(account, self._transport, route=settings.name, facts=facts)
             made.window, made.downloads = settings.context_window, self._embedded or made.downloads
+            made.keep_alive = settings.keep_alive
             return made, facts
         from app.llm.adapters.http import HTTPAdapter
 

@@ -42,6 +42,8 @@ MEMORY = 8
 PRIOR_TOKENS = 200.0
 """So many tokens are taken as counted right before the first reply, so that a tiny one proves little."""
 LOWEST_RATIO, HIGHEST_RATIO = 0.5, 3.0
+CUT_RATIO, CUT_TOKENS = 0.3, 4096
+"""A count below this share of ours, by more than so many tokens, is not that of the whole prompt."""
 """No tokenizer that we know is further from ours than this; a wilder report is a fault of the server."""
 REMEMBERED = 64
 """Conversations whose running count a counter remembers."""
@@ -156,11 +158,18 @@ class TokenCounter:
 
     def learn(
         self, messages: tuple[Message, ...], real: int, *, system: str = "", tools: tuple[ToolSpec, ...] = ()
-    ) -> None:
-        """Hold what the provider counted for this request against our count, for later estimates."""
+    ) -> bool:
+        """Hold what the provider counted for this request against our count, for later estimates.
+
+        False, with nothing learned, for a count so far below ours that the server must have cut the prompt.
+        """
+        ours = self.plain(messages, system=system, tools=tools)
+        if real < ours * CUT_RATIO and ours - real > CUT_TOKENS:
+            return False
         fade = 1 - 1 / MEMORY
         self._real = self._real * fade + real
-        self._estimated = self._estimated * fade + self.plain(messages, system=system, tools=tools)
+        self._estimated = self._estimated * fade + ours
+        return True
 
     def _running(self, messages: tuple[Message, ...]) -> int:
         """The sum over the messages, from where the same conversation stood at its last request."""

@@ -105,6 +105,7 @@ CODES: dict[str, CodeInfo] = {
     "TOOL_LEFT_OUT": CodeInfo("a tool's schema is too deep or too large to be shown to a model"),
     "OPTION_DROPPED": CodeInfo("the server refused an option; it is left out from now on"),
     "BUDGET_FILE": CodeInfo("the file with the day's spending could not be used; its limits may be exceeded"),
+    "PROMPT_CUT": CodeInfo("the server counted far fewer tokens than were sent: it cuts prompts in silence"),
     "RATE_WAIT": CodeInfo("a request waits until the account's rate limit allows it"),
     "UNPRICED": CodeInfo("the model has no known price; the money budget cannot bind"),
     "COMPACTION": CodeInfo("how a long conversation was shortened for the model, or why not"),

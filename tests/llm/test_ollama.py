@@ -119,6 +119,21 @@ def test_the_users_window_is_taken_as_it_is() -> None:
     assert json.loads(speaks.encode(ask("x" * 100_000)))["options"]["num_ctx"] == 12_000
 
 
+@pytest.mark.parametrize("given", ["30m", -1, None])
+def test_how_long_the_model_stays_loaded(given: str | int | None) -> None:
+    speaks = adapter(Transport())
+    speaks.keep_alive = given
+    sent = json.loads(speaks.encode(ask()))
+    assert sent.get("keep_alive") == given
+    assert ("keep_alive" in sent) is (given is not None)
+    assert check_request(sent) == []
+
+
+def test_a_schema_of_the_reply() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    assert body(ask(response_schema=schema))["format"] == schema
+
+
 def decoded(*lines: Any) -> list[Chunk]:
     decoder = OllamaDecoder("Ollama")
     return [chunk for line in lines for chunk in decoder.feed(line)] + decoder.end(done=False)
@@ -216,13 +231,3 @@ async def test_refused_thinking_is_left_out(fault_server: MakeServer, transport:
         await chunks_of(speaks, request)
     assert speaks.correct(caught.value, request)
     assert "think" not in json.loads(speaks.encode(request))
-
-
-async def test_b069_a_prompt_that_was_cut_until_no_question_is_left(
-    fault_server: MakeServer, transport: Transport
-) -> None:
-    """ollama/ollama#18107: the server drops the user's turn and answers 500; more tries would say the same."""
-    server = await fault_server([status(500, {"error": "no user query found in messages"})], dialect=Ollama())
-    with pytest.raises(LLMError) as caught:
-        await chunks_of(adapter(transport, server.root), ask())
-    assert caught.value.code == "CONTEXT_WINDOW_EXCEEDED"

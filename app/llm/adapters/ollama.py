@@ -25,7 +25,9 @@ from app.schema.usage import Usage
 
 
 class OllamaAdapter(HTTPAdapter):
-    """`window` is the user's context window in tokens, `downloads` who is asked before a missing model is pulled."""
+    """`window` is the user's context window in tokens, `downloads` who is asked before a missing model is pulled,
+    `keep_alive` how long a model stays loaded, in Ollama's words (None = as the server likes).
+    """
 
     framing = "lines"
     features = frozenset(FEATURES) - {"caching"}
@@ -35,6 +37,7 @@ class OllamaAdapter(HTTPAdapter):
     def __init__(self, account: Account, transport: Transport, *, route: str, facts: ModelFacts) -> None:
         super().__init__(account, transport, route=route, facts=facts)
         self.window: int | None = None
+        self.keep_alive: int | str | None = None
         self.downloads = EmbeddedHooks()
         self._encoder = OllamaEncoder(route)
         self._asked: set[str] = set()
@@ -44,7 +47,7 @@ class OllamaAdapter(HTTPAdapter):
 
     def encode(self, request: ModelRequest) -> bytes:
         learned = self.corrections.of(request.config.model)
-        return self._encoder.body(request, learned, self.facts, window=self.window)
+        return self._encoder.body(request, learned, self.facts, window=self.window, keep_alive=self.keep_alive)
 
     def decoder(self) -> OllamaDecoder:
         return OllamaDecoder(self.who)

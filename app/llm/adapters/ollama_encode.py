@@ -47,14 +47,23 @@ class OllamaEncoder:
         self._key = f"ollama:{route}"
         self._windows: dict[str, int] = {}
 
-    def body(self, request: ModelRequest, learned: Learned, facts: ModelFacts, *, window: int | None) -> bytes:
+    def body(
+        self,
+        request: ModelRequest,
+        learned: Learned,
+        facts: ModelFacts,
+        *,
+        window: int | None,
+        keep_alive: int | str | None = None,
+    ) -> bytes:
         """`window`: tokens the user wants; None = the least step that fits."""
         head = b'{"model":' + dumps(request.config.model) + b',"stream":true'
         if request.tools:
             head += b',"tools":[' + b",".join(map(tool_bytes, request.tools)) + b"]"
         middle = head + b',"messages":[' + b",".join(self._entries(request, learned)) + b"]"
         num_ctx = window or self._fitting(request.config, len(middle), facts)
-        return middle + b"," + dumps(_tail(request, learned, facts, num_ctx))[1:]
+        loaded = {} if keep_alive is None else {"keep_alive": keep_alive}
+        return middle + b"," + dumps(_tail(request, learned, facts, num_ctx) | loaded)[1:]
 
     def _fitting(self, config: CallConfig, size: int, facts: ModelFacts) -> int:
         needed = size // BYTES_PER_TOKEN + (config.max_tokens or ANSWER_TOKENS)
