@@ -33,10 +33,11 @@ async def test_b003_calls_with_an_object_and_the_reason_stop(
     """BerriAI/litellm#37792: the arguments broke, two calls became one, or the turn was taken for an answer."""
     llm, _ = await make_llm([lines(*cities, reason=reason)], **WIRE)
     got = await llm.ask_tool("weather?", tools=(BASH,))
+    whole = cities if reason == "stop" else ()  # a reply that was cut calls nothing
     assert [(made.name, made.arguments) for made in got.message.tool_calls] == [
-        ("bash", f'{{"command":"{city}"}}') for city in cities
+        ("bash", f'{{"command":"{city}"}}') for city in whole
     ]
-    assert len({made.id for made in got.message.tool_calls}) == len(cities)
+    assert len({made.id for made in got.message.tool_calls}) == len(whole)
     assert got.finish.reason == finish
 
 
