@@ -45,13 +45,22 @@ def runtime_dir(name: str) -> Path:
 def workspace_dir(setting: str | os.PathLike[str] | None = None) -> Path:
     """The workspace: the given setting, else `DRAGOMAN_WORKSPACE`, else `WORK_DIR`, else `workspace/` of the project.
 
-    An installed package has no project folder; there the default is `workspace` under the current folder.
+    An installed package has no project folder; there the default is `workspace` under the current folder. Where that
+    place is read-only, as in a container with a read-only source tree, it is `workspace` under the runtime home.
     """
     for value in (setting, os.environ.get("DRAGOMAN_WORKSPACE"), os.environ.get("WORK_DIR")):
         if value:
             return expand(value).absolute()
     home = PROJECT_ROOT if (PROJECT_ROOT / "pyproject.toml").is_file() else Path.cwd()
-    return home / "workspace"
+    folder = home / "workspace"
+    writable = os.access(folder if folder.exists() else home, os.W_OK)
+    return folder if writable else runtime_home() / "workspace"
+
+
+def lies_in(inner: Path, outer: Path) -> bool:
+    """Whether a place is inside another, or is it, links followed."""
+    inner, outer = inner.resolve(), outer.resolve()
+    return inner == outer or outer in inner.parents
 
 
 def prepare_workspace(folder: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from app.agents.react import ReActAgent
 from app.agents.toolcall import ToolCallAgent
@@ -12,6 +13,7 @@ from app.config.settings import SessionSettings
 from app.frontends.terminal import many
 from app.memory.recover import Restored
 from app.memory.sessions import Session, Sessions
+from app.paths import lies_in
 from app.schema.errors import SessionError, UsageError
 from app.schema.event import EventRecord, Notice, RunStarted
 from app.schema.message import tool_result_message
@@ -19,6 +21,7 @@ from app.schema.plan import Plan
 from app.schema.run import EventSink, RunContext
 
 Tell = Callable[[str, str], None]
+IN_REACH = "the sessions lie inside the workspace, where an agent may change them; set DRAGOMAN_HOME to another folder"
 NOT_KEPT = "this run is not stored and cannot be resumed: {why}"
 
 
@@ -147,6 +150,8 @@ def open_keeping(
                 keeping.notices.append(("SESSION_DAMAGED", f"{many(count, 'damaged row')} of the session set aside"))
         else:
             keeping.session = sessions.create(kind=kind, agent=agent, workspace=workspace)
+        if lies_in(sessions.folder, Path(workspace)):
+            keeping.notices.append(("HINT", IN_REACH))
         if settings.keep_days is not None:
             sessions.writer.submit(sessions.prune, settings.keep_days)
     except SessionError as error:

@@ -233,6 +233,16 @@ def test_a_newer_file_is_left_alone(here, program: Program, home: Path) -> None:
     assert file.read_bytes() == before
 
 
+def test_sessions_within_an_agents_reach_are_pointed_out(here, program: Program, monkeypatch) -> None:
+    program.script(say("one"))
+    monkeypatch.setenv("DRAGOMAN_HOME", str(program.workspace / "home"))
+    outcome = here("task", "--json")
+    hints = [event["message"] for event in outcome.of("notice") if event["code"] == "HINT"]
+    assert hints == [
+        "the sessions lie inside the workspace, where an agent may change them; set DRAGOMAN_HOME to another folder"
+    ]
+
+
 def test_saving_can_be_switched_off(here, program: Program, home: Path) -> None:
     program.script(say("one"))
     program.configure(program.config.read_text() + "[sessions]\nsave = false\n")
