@@ -138,10 +138,10 @@ async def _account(pool: LLMPool, settings: LLMSettings) -> list[Row]:
     try:
         llm = pool.get(name)
         account = f"at {llm.vendor}"
+        if llm.vendor == "embedded":  # it is not started for this, and its models have a list of their own
+            return [Row(name, account, settings.model, llm.facts, 0.0, 0.0)]
         await llm.learn_facts()
         own = _priced(Row(name, account, settings.model, llm.facts), llm.vendor, local=llm.local)
-        if llm.vendor == "embedded":  # whose models have a list of their own
-            return [own]
         async with asyncio.timeout(LISTING_S):
             listed = await pool.service.list_models(name)
     except TimeoutError:

@@ -122,11 +122,18 @@ class LLMPool:
 
     def _probe_of(self, adapter: LLMAdapter, settings: LLMSettings) -> Probe | None:
         """How to ask the server of a local account what its model can do; None where there is no such server."""
-        if settings.api_type in ("test", "embedded", "server"):
+        if settings.api_type in ("test", "server"):
             return None
+        from app.llm.adapters.embedded import EmbeddedAdapter
         from app.llm.adapters.http import HTTPAdapter
 
-        return partial(self._prober.ask, adapter.account, settings.model) if isinstance(adapter, HTTPAdapter) else None
+        match adapter:
+            case HTTPAdapter():
+                return partial(self._prober.ask, adapter.account, settings.model)
+            case EmbeddedAdapter(row=row) if not row.sha256:
+                return partial(adapter.told, self._prober)
+            case _:
+                return None
 
     def _helper_of(self, name: str) -> LLM | None:
         """The model of `[llm.vision]`, for the other configurations, unless it is known to be blind."""

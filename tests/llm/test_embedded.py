@@ -290,6 +290,9 @@ def test_models_are_found_by_name_by_default_or_by_path(tmp_path: Path) -> None:
     own.write_bytes(b"GGUF")
     row = find_model(str(own))
     assert (row.name, row.file, row.size, row.sha256, row.template) == ("My-Model", str(own), 4, (), None)
+    fixed = own.rename(tmp_path / "Qwen2.5-3B-Instruct-Q4_K_M.gguf")
+    assert find_model(str(fixed)).template == "qwen2.5"
+    assert template_text(find_model(str(fixed))) == template_text(find_model(""))
     with pytest.raises(ConfigError) as caught:
         find_model("gpt-9")
     assert "smollm2-135m" in caught.value.hint

@@ -80,3 +80,23 @@ async def test_an_outside_server_tells_that_its_template_has_no_tools(
     notices = [record.event for record in events if isinstance(record.event, Notice)]
     (told,) = [notice.message for notice in notices if notice.code == "TOOLS_AS_TEXT"]
     assert told.endswith("its chat template has no part for tools")
+
+
+async def test_a_file_of_the_users_own_tells_what_it_can_do(
+    home: Path, ctx: RunContext, events: list[EventRecord]
+) -> None:
+    row = MODELS["smollm2-135m"]
+    path = await ensure_model(row, CACHE, consent=consent_given, progress=lambda _: None)
+    own = LLMSettings(api_type="embedded", model=str(path), max_tokens=64)
+    pool = LLMPool({"default": own})
+    try:
+        llm = pool.get()
+        assert (llm.facts.tools, llm.facts.small) == (True, True), "as long as nobody has looked"
+        reply = await llm.ask_tool(QUESTION, tools=(WEATHER,), tool_choice="required", ctx=ctx)
+        assert llm.facts.tools is False
+    finally:
+        await pool.close()
+    (call,) = reply.message.tool_calls
+    assert call.name == "weather"
+    notices = [record.event for record in events if isinstance(record.event, Notice)]
+    assert [notice.code for notice in notices] == ["TOOLS_AS_TEXT"]

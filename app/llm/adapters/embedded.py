@@ -15,7 +15,8 @@ from app.llm.embedded.catalog import EmbeddedModel
 from app.llm.embedded.fetch import Consent, ensure_model
 from app.llm.embedded.server import EmbeddedServer
 from app.llm.embedded.sources import Progress, ShowProgress
-from app.llm.models import ModelFacts
+from app.llm.models import ModelFacts, Told
+from app.llm.probe import Prober
 from app.llm.transport import Timeouts, Transport
 from app.schema.request import ModelRequest
 from app.schema.stream import Chunk
@@ -95,6 +96,10 @@ class EmbeddedAdapter(LLMAdapter):
         chat = await self._ready()
         async for chunk in chat.stream(request):
             yield chunk
+
+    async def told(self, prober: Prober) -> Told | None:
+        """What the running model tells of itself, for a file of the user's own, whose template nobody has looked at."""
+        return await prober.ask((await self._ready()).account, self.row.name)
 
     async def close(self) -> None:
         if self._server is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -115,6 +116,10 @@ MODELS: dict[str, EmbeddedModel] = {
 """Sizes and hashes are those of the assembled files; the hub's file is used only when its hash is listed here."""
 
 
+TEMPLATES: tuple[tuple[str, str], ...] = ((r"qwen-?2\.5-(coder-)?(0\.5|1\.5|3)b", "qwen2.5"),)
+"""Chat templates for files of the user's own, by their name, where the model's own template loses its calls."""
+
+
 def find_model(name: str) -> EmbeddedModel:
     """The row of `name` ("" = the default), or a row for the GGUF file that `name` is the path of.
 
@@ -125,7 +130,8 @@ def find_model(name: str) -> EmbeddedModel:
         return row
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf" and path.is_file():
-        return EmbeddedModel(path.stem, str(path.absolute()), path.stat().st_size, origin=path.name)
+        template = next((name for pattern, name in TEMPLATES if re.search(pattern, path.stem.lower())), None)
+        return EmbeddedModel(path.stem, str(path.absolute()), path.stat().st_size, origin=path.name, template=template)
     raise ConfigError(
         f"there is no embedded model {name!r}",
         hint=f"known models: {', '.join(MODELS)}; or give the path of a .gguf file",
