@@ -89,7 +89,10 @@ class _Level:
     known yet, which one early request finds out.
     """
 
-    __slots__ = ("at", "began", "flows", "full_at", "least", "left", "limit", "newest", "per_s", "since", "told")
+    __slots__ = (
+        "at", "began", "doubts", "flows", "full_at", "least", "left", "limit", "newest", "per_s", "since", "sure_until",
+        "told",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.limit = math.inf
@@ -101,6 +104,8 @@ class _Level:
         self.full_at = 0.0
         self.per_s = 0.0
         self.flows: bool | None = None
+        self.sure_until = 0.0
+        self.doubts = 0
         self.newest = 0
         self.since = 0.0
         self.told = (math.inf, 0.0, 0.0)
@@ -145,16 +150,29 @@ class _Level:
         left = self._left(now)
         if left >= amount:
             return now
-        whole_at = self.full_at or math.inf
-        if self.flows is False or not self.per_s:
-            return whole_at
-        flowed_at = self.at + (amount - left) / self.per_s
-        return flowed_at if self.flows else min(whole_at, flowed_at + (flowed_at - self.at) * DOUBT)
+        if self.flows is False and now >= self.sure_until:
+            self.flows = None
+        flowed_s = min(amount - left, self.limit) / self.per_s if self.per_s else math.inf
+        if self.flows:
+            return self.at + flowed_s
+        if not self.full_at:
+            return math.inf  # a reply will tell
+        return self.full_at if self.flows is False else min(self.full_at, self.at + flowed_s * (1 + DOUBT))
 
-    def take(self, now: float, amount: float) -> None:
-        if math.isfinite(self.limit):
-            self.left, self.at = self._left(now) - amount, now
-            self.since += amount
+    def take(self, now: float, amount: float) -> bool:
+        """Whether it is taken from what flowed in, or may have."""
+        if math.isinf(self.limit):
+            return False
+        left = self._left(now)
+        self.left, self.at = left - amount, now
+        self.since += amount
+        return self.flows is True or left < amount
+
+    def did_not_flow(self, now: float) -> None:
+        """What was taken from a flow was refused: believe in none for its time, then for twice as long, and so on."""
+        self.flows = False
+        self.sure_until = max(self.full_at, now + 1) + (max(self.full_at, now + 1) - now) * (2**self.doubts - 1)
+        self.doubts += 1
 
     def _left(self, now: float) -> float:
         if now >= self.full_at and self.full_at:
@@ -182,6 +200,8 @@ class Slot:
         self.certain = (0.0, 0.0)
         """Requests and tokens that the vendor had certainly counted when this one went out."""
         self.was_refused = False
+        self.trusting: set[Counted] = set()
+        """The limits of which it took what may have flowed in."""
         self.entries: dict[Counted, list[float]] = {}
         self._governor = governor
         self._on_wait = on_wait
@@ -336,8 +356,9 @@ class Governor:
 
     def refused(self, slot: Slot, wait_s: float | None) -> None:
         now = asyncio.get_running_loop().time()
-        for level in self._levels.values():
-            level.flows = False
+        for counted in slot.trusting:
+            if self._levels[counted].flows is not False:
+                self._levels[counted].did_not_flow(now)
         if wait_s is not None:
             self._paused_until = max(self._paused_until, now + wait_s)
         elif slot.started > self._narrowed_at and all(level.ready_at(now, 1) <= now for level in self._levels.values()):
@@ -369,7 +390,8 @@ class Governor:
         slot.number, slot.started, slot.certain = self._started, now, self._certain
         self._untold[slot.number] = slot
         for counted, amount in slot.amounts:
-            self._levels[counted].take(now, amount)
+            if self._levels[counted].take(now, amount):
+                slot.trusting.add(counted)
             if counted in self._windows:
                 slot.entries[counted] = self._windows[counted].take(now, amount)
 

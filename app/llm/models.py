@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from app.schema.usage import Usage
+
+if TYPE_CHECKING:
+    from genai_prices.types import PriceCalculation
 
 TokenField = Literal["max_tokens", "max_completion_tokens"]
 NEW_FIELD: TokenField = "max_completion_tokens"
@@ -246,6 +250,38 @@ def price_usd(model: str, usage: Usage, *, provider: str, local: bool) -> float 
     """The price of a usage in USD from the offline genai-prices table; 0 for a local model, None when unknown."""
     if local:
         return 0.0
+    rates = _rates(model, provider)
+    if not rates:
+        return None if rates is None else _looked_up_price(model, usage, provider)
+    counts = (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.output_tokens)
+    return sum(count * rate for count, rate in zip(counts, rates, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _rates(model: str, provider: str) -> tuple[float, ...] | None:
+    """USD a token of input, cache read, cache write and output; empty where they change with length or time of day,
+    None = unknown. Kept, because looking a price up takes longer than all else that is done for a call.
+    """
+    from genai_prices.types import TieredPrices
+
+    found = _price_row(model, Usage(), provider)
+    if found is None:
+        return None
+    if isinstance(found.model.prices, list) or any(
+        isinstance(each, TieredPrices) for each in vars(found.model_price).values()
+    ):
+        return ()
+    million = 1_000_000
+    kinds = (Usage(million), Usage(cache_read_tokens=million), Usage(cache_write_tokens=million), Usage(0, million))
+    return tuple((_looked_up_price(model, usage, provider) or 0.0) / million for usage in kinds)
+
+
+def _looked_up_price(model: str, usage: Usage, provider: str) -> float | None:
+    found = _price_row(model, usage, provider)
+    return None if found is None else float(found.total_price)
+
+
+def _price_row(model: str, usage: Usage, provider: str) -> PriceCalculation | None:
     from genai_prices import Usage as PricedUsage
     from genai_prices import calc_price
 
@@ -258,7 +294,7 @@ def price_usd(model: str, usage: Usage, *, provider: str, local: bool) -> float 
     # First as this account prices it, then as whoever made the model does.
     for model_id, provider_id in ((model, provider), (model.rsplit("/", 1)[-1], None)):
         try:
-            return float(calc_price(priced, model_id, provider_id=provider_id).total_price)
+            return calc_price(priced, model_id, provider_id=provider_id)
         except LookupError:
             continue
     return None

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.config.settings import BudgetSettings, LimitSettings
 from app.llm.budget import Budget
+from app.llm.models import _looked_up_price, price_usd  # type: ignore[reportPrivateUsage]
 from app.llm.spending import process_ledger, run_ledger
 from app.llm.tokens import TokenCounter
 from app.schema.errors import BudgetExceeded, TokenLimitExceeded
@@ -238,3 +239,19 @@ def test_each_call_is_booked_at_its_own_price() -> None:
     for _ in range(3):
         ledger.book("main", Usage(80), dear_when_long)
     assert ledger.cost_usd == 240.0
+
+
+@pytest.mark.parametrize(
+    ("model", "provider"),
+    [
+        pytest.param("gpt-4o", "openai", id="a rate a token"),
+        pytest.param("gemini-2.5-pro", "google", id="dearer when long"),
+        pytest.param("deepseek-chat", "deepseek", id="by the time of day"),
+        pytest.param("no-such-model", "openai", id="unknown"),
+    ],
+)
+@pytest.mark.parametrize("usage", [Usage(1_000, 20), Usage(10, 5, 100, 50), Usage(300_000, 9), Usage(0, 7, 3)])
+def test_a_kept_rate_gives_the_price_of_the_table(model: str, provider: str, usage: Usage) -> None:
+    wanted = _looked_up_price(model, usage, provider)
+    got = price_usd(model, usage, provider=provider, local=False)
+    assert got == (None if wanted is None else pytest.approx(wanted, abs=1e-12))
