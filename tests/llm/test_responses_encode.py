@@ -282,7 +282,7 @@ async def test_a_whole_turn_and_thinking_that_comes_back(make_llm: MakeLLM) -> N
     assert (first.message.reasoning, first.text, last.text) == ("A list is wanted.", "Listing.", "a.txt")
     thought, said, made, output = server.chats[1].json["input"][1:]
     assert thought["encrypted_content"] == sealed("A list is wanted.")
-    assert thought["id"] == "rs_1"
+    assert thought["id"] == f"rs_{server.chats[0].number}"
     assert (said["phase"], made["call_id"], output["call_id"]) == ("commentary", "c1", "c1")
     assert prefix_violations(server.chats, member="input") == []
 
