@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ USER_CHARS, SAID_CHARS, LINE_CHARS = 500, 200, 120
 """How much of a message the summary without a model keeps."""
 
 BY_USER = "The user said"
+FILES = "Files named: "
+_PATH = re.compile(r'"(?:path|file|filename|file_path)"\s*:\s*"([^"\\,\n]{1,120})"')
 
 QUIET = (TextStreamed, ReasoningStreamed, ModelReplied)
 """Events of the summariser that nobody should take for the agent's own words."""
@@ -165,10 +168,13 @@ class Summariser:
 def extract(middle: Iterable[Exchange], tokens: int) -> str:
     """A summary without a model: what was asked, said and done, a line each. Comes to about `tokens`.
 
-    The newest lines are kept, and what the user said for up to a third of the room; the rest is told as numbers.
+    The newest lines are kept, the files that were named, and what the user said, for up to a third of the room each;
+    the rest is told as numbers.
     """
-    lines = [line for piece in middle for message in piece for line in _lines(message)]
-    room = tokens * CHARS_PER_TOKEN
+    messages = [message for piece in middle for message in piece]
+    files = _files(messages, tokens * CHARS_PER_TOKEN // 3)
+    lines = [line for message in messages for line in _lines(message) if not line.startswith(FILES)]
+    room = tokens * CHARS_PER_TOKEN - len(files)
     kept: set[int] = set()
     by_user = [place for place, line in enumerate(lines) if line.startswith(BY_USER)]
     for places, most in ((by_user, room // 3), (range(len(lines)), room)):
@@ -182,7 +188,21 @@ def extract(middle: Iterable[Exchange], tokens: int) -> str:
             kept.add(place)
     dropped = [line for place, line in enumerate(lines) if place not in kept]
     head = [f"({len(dropped)} earlier lines left out{_tools_in(dropped)})"] if dropped else []
-    return "\n".join([*head, *(lines[place] for place in sorted(kept))])
+    return "\n".join(filter(None, [files, *head, *(lines[place] for place in sorted(kept))]))
+
+
+def _files(messages: Iterable[Message], chars: int) -> str:
+    """A line with the paths that calls named, the newest that fit; those of an earlier summary included."""
+    found: dict[str, None] = {}
+    for message in messages:
+        told = [line.removeprefix(FILES).split(", ") for line in _lines(message) if line.startswith(FILES)]
+        for path in (*itertools.chain(*told), *_PATH.findall("".join(call.arguments for call in message.tool_calls))):
+            found.pop(path, None)
+            found[path] = None
+    newest = list(found)
+    while newest and len(FILES) + sum(len(path) + 2 for path in newest) > chars:
+        del newest[0]
+    return FILES + ", ".join(newest) if newest else ""
 
 
 def _lines(message: Message) -> list[str]:

@@ -18,7 +18,7 @@ from app.llm.adapters.scripted import ScriptedAdapter, Turn, call, fail, say
 from app.llm.client import LLM
 from app.memory.compaction import Compaction, Compactor
 from app.memory.exchanges import PLAN_TOOL, exchanges, shortened
-from app.memory.memory import Memory, is_summary
+from app.memory.memory import SUMMARY, Memory, is_summary
 from app.memory.summary import Asked, extract
 from app.schema.errors import LLMError
 from app.schema.event import EventRecord
@@ -425,6 +425,18 @@ class TestTheSummary:
         assert text.startswith("(")
         assert "note x" in text.splitlines()[0]
         assert "argument 39" in text
+
+    def test_the_short_record_names_the_files_also_those_of_an_earlier_one(self) -> None:
+        def touching(number: int) -> list[Message]:
+            block = ToolCallBlock(f"f{number}", "edit", json.dumps({"path": f"src/{number}.py", "text": words(200)}))
+            return [assistant_message([block], provider="p", model="m"), tool_result_message(block.id, "ok")]
+
+        first = extract(exchanges([*touching(1), *touching(2), *touching(1)]), 50)
+        assert first.splitlines()[0] == "Files named: src/2.py, src/1.py"
+        framed = user_message(f"<summary>\n{first}\n</summary>", PluginSource(SUMMARY))
+        again = extract(exchanges([framed, *touching(3)]), 50)
+        assert again.splitlines()[0] == "Files named: src/2.py, src/1.py, src/3.py"
+        assert again.count("Files named") == 1
 
     async def test_the_words_of_the_summary_are_not_the_agents(
         self, rig: Rig, ctx: RunContext, events: list[EventRecord]
