@@ -150,7 +150,7 @@ def _add_safety(parser: _Parser) -> None:
         help="who says yes to risky acts: you (the default; no terminal means no), the workspace's border, nobody",
     )
     group.add_argument("--sandbox", choices=("auto", "bwrap", "docker", "none"), help="where commands run")
-    group.add_argument("--yes", action="store_true", help="agree to the download of the embedded model")
+    group.add_argument("--yes", action="store_true", help="agree to the download of a local model that is missing")
 
 
 def _add_output(parser: _Parser) -> None:

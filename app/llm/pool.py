@@ -115,7 +115,7 @@ class LLMPool:
             sleep=self._sleep,
             probe=self._probe_of(adapter, settings) if info.local else None,
             helper=lambda: self._helper_of(settings.name),
-            governor=None if settings.name in self._adapters else _governor(settings, vendor, local=info.local),
+            governor=_governor(settings, vendor, local=info.local) if settings.name not in self._adapters else None,
         )
         client.fallback = Fallback(settings.fallback, self.get)
         return client
@@ -228,8 +228,10 @@ def adapter_class(dialect: Dialect) -> type[LLMAdapter]:
             assert_never(dialect)
 
 
-def _governor(settings: LLMSettings, vendor: Vendor | None, *, local: bool) -> Governor:
-    """The governor of the account, which configurations with the same vendor, host and key share."""
+def _governor(settings: LLMSettings, vendor: Vendor | None, *, local: bool) -> Governor | None:
+    """The governor of the account, which configurations with the same vendor, host and key share; None = one's own."""
+    if settings.api_type in ("test", "embedded"):
+        return None
     address = settings.base_url or (vendor.base_url if vendor else "")
     key = settings.api_key.get_secret_value()
     return governor_for(vendor.name if vendor else "", address, key, settings.rate, local=local)
@@ -285,6 +287,9 @@ def _root(base_url: str, dialect: Dialect, vendor: Vendor, api_version: str) -> 
         return root if root.endswith("/v1") else f"{root}/v1"
     if dialect == "ollama":
         return root.removesuffix("/v1")
+    if dialect == "gemini":
+        # Google's own SDK names an address without the version.
+        return root if urlsplit(root).path else f"{root}/v1beta"
     return f"{root}/v1" if vendor.name == "ollama" and not urlsplit(root).path else root
 
 

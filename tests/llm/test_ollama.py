@@ -210,9 +210,12 @@ async def test_without_consent_or_with_a_model_nobody_has_it_stays_missing(
         server.routes["/api/pull"] = lambda request: status(
             200, '{"error":"pull model manifest: file does not exist"}\n'
         )
+    hints: list[str] = []
     for _ in range(2):
-        with pytest.raises(LLMError):
+        with pytest.raises(LLMError) as caught:
             await chunks_of(speaks, ask(model="nosuch"))
+        hints.append(caught.value.hint)
+    assert hints[1] == "`ollama pull nosuch` downloads it, and so does a run with --yes"
     assert len(person.asked) == 1, "asked once, not at each try"
     assert wire.pulled == []
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from app.config.settings import LLMSettings, RetrySettings
+from app.llm.adapters.embedded import EmbeddedHooks
 from app.llm.adapters.gemini import GeminiAdapter
 from app.llm.adapters.http import HTTPAdapter
 from app.llm.adapters.ollama import OllamaAdapter
@@ -147,6 +148,11 @@ def test_accounts(settings: dict[str, str], url: str, vendor: str, local: bool, 
             "https://generativelanguage.googleapis.com/v1beta/models/gpt-4o:streamGenerateContent?alt=sse",
         ),
         (
+            {"api_type": "google", "base_url": "https://generativelanguage.googleapis.com/"},
+            GeminiAdapter,
+            "https://generativelanguage.googleapis.com/v1beta/models/gpt-4o:streamGenerateContent?alt=sse",
+        ),
+        (
             {"api_type": "google", "base_url": "https://generativelanguage.googleapis.com/v1beta/openai"},
             OpenAIChatAdapter,
             "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions",
@@ -159,6 +165,16 @@ def test_dialects(settings: dict[str, str], kind: type[HTTPAdapter], url: str, m
     adapter = pool.service.adapter(pool.get("a").name)
     assert type(adapter) is kind
     assert adapter.request_url(ask(model="gpt-4o")) == url
+
+
+def test_ollama_knows_whom_to_ask_and_what_the_user_set() -> None:
+    hooks = EmbeddedHooks()
+    told = SETTINGS.model_copy(update={"api_type": "ollama", "context_window": 12_000, "keep_alive": "30m"})
+    pool = LLMPool({"a": told}, embedded=hooks)
+    adapter = pool.service.adapter(pool.get("a").name)
+    assert isinstance(adapter, OllamaAdapter)
+    assert adapter.downloads is hooks
+    assert (adapter.window, adapter.keep_alive) == (12_000, "30m")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ class OllamaAdapter(HTTPAdapter):
                 async for chunk in chunks:
                     yield chunk
         except LLMError as error:
-            if error.code != "UNKNOWN_MODEL" or not await self._pulled(request.config.model):
+            if error.code != "UNKNOWN_MODEL":
+                raise
+            if not await self._pulled(model := request.config.model):
+                error.hint = f"`ollama pull {model}` downloads it, and so does a run with --yes"
                 raise
         else:
             return
