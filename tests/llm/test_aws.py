@@ -57,6 +57,10 @@ def access(*, base_url: str = "", region: str = "", bearer: bool = False) -> AWS
         ({"region": "cn-north-1"}, {}, "cn-north-1", "https://bedrock-runtime.cn-north-1.amazonaws.com.cn"),
         ({"base_url": "https://bedrock-runtime.ap-south-1.amazonaws.com/"}, {}, "ap-south-1",
          "https://bedrock-runtime.ap-south-1.amazonaws.com"),
+        ({"base_url": "https://bedrock.us-west-2.amazonaws.com"}, {"AWS_REGION": "eu-west-1"}, "us-west-2",
+         "https://bedrock-runtime.us-west-2.amazonaws.com"),
+        ({"base_url": "https://vpce-1.bedrock-runtime.eu-west-1.vpce.amazonaws.com"}, {}, "eu-west-1",
+         "https://vpce-1.bedrock-runtime.eu-west-1.vpce.amazonaws.com"),
         ({"base_url": "https://gate.example.org/aws"}, {}, "us-east-1", "https://gate.example.org/aws"),
     ],
 )  # fmt: skip
@@ -68,7 +72,7 @@ async def test_region_and_address(
     account = access(**options)
     await account.open()
     assert (account.region, account.runtime) == (region, runtime)
-    if not options.get("base_url"):
+    if runtime.startswith("https://bedrock-runtime"):
         assert account.catalogue == runtime.replace("bedrock-runtime", "bedrock")
 
 
@@ -144,6 +148,14 @@ async def test_an_api_key_is_a_bearer_token(fault_server: MakeServer) -> None:
     assert await pool.get("main").ask("hi") == "Hi"
     await pool.close()
     assert server.chats[0].headers["authorization"] == "Bearer bedrock-api-key-abc"
+
+
+async def test_openmanus_stand_in_for_a_key_is_none(fault_server: MakeServer, keys: None) -> None:
+    server = await fault_server([reply("Hi")], dialect=Bedrock())
+    pool = LLMPool({"main": settings(server, api_key="bear")})
+    assert await pool.get("main").ask("hi") == "Hi"
+    await pool.close()
+    assert server.chats[0].headers["authorization"].startswith("AWS4-HMAC-SHA256")
 
 
 async def test_models_are_listed(fault_server: MakeServer, keys: None) -> None:

@@ -24,6 +24,7 @@ CREDENTIALS_HINT = (
     "set api_key under [llm] or AWS_BEARER_TOKEN_BEDROCK to a Bedrock API key, or set up AWS credentials"
     " (`aws configure`, AWS_PROFILE, or AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY)"
 )
+_OWN_HOST = re.compile(r"bedrock(?:-runtime)?\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?")
 REGION_HINT = "set region under [llm], or the variable AWS_REGION, for example to us-east-1"
 
 
@@ -31,8 +32,11 @@ class AWSAccess:
     """One account. `open` must have returned before an address is read; it is cheap from the second call on."""
 
     def __init__(self, *, base_url: str, region: str, bearer: bool) -> None:
-        self.region: str = region
-        self._base_url = base_url.partition("?")[0].rstrip("/")
+        address = base_url.partition("?")[0].rstrip("/")
+        host = urlsplit(address).hostname or ""
+        self.region: str = region or _region_of(host)
+        # The service's own address says no more than its region, and is often that of its catalogue.
+        self._base_url = "" if _OWN_HOST.fullmatch(host) else address
         self._bearer = bearer
         self._runtime = self._catalogue = self._base_url
         self._session: Any = None
@@ -72,7 +76,7 @@ class AWSAccess:
         from botocore.exceptions import BotoCoreError
 
         # boto3 itself reads only the older AWS_DEFAULT_REGION.
-        wanted = self.region or os.environ.get("AWS_REGION") or _region_of(self._base_url) or None
+        wanted = self.region or os.environ.get("AWS_REGION") or None
         try:
             session: Any = library.Session(region_name=wanted)
             self.region = session.region_name or (ANY_REGION if self._base_url else "")
@@ -114,6 +118,7 @@ class AWSAccess:
         return dict(request.headers.items())
 
 
-def _region_of(base_url: str) -> str:
-    found = re.match(r"[\w-]+\.([a-z]{2,}(?:-[a-z]+)+-\d)\.", urlsplit(base_url).hostname or "")
+def _region_of(host: str) -> str:
+    """The region that an address at AWS names, its private endpoints included."""
+    found = re.search(r"\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.(?:vpce\.)?amazonaws\.com", host)
     return found.group(1) if found else ""

@@ -25,6 +25,8 @@ from app.schema.message import JSON
 from app.schema.request import ModelRequest
 from app.schema.stream import Chunk, Finish
 
+STAND_IN = "bear"
+"""What OpenManus's example has as the key of a Bedrock account, which there is none of."""
 _ADVICE: tuple[tuple[re.Pattern[str], str, str], ...] = (
     (
         re.compile(r"on-demand throughput|inference profile", re.IGNORECASE),
@@ -62,6 +64,8 @@ class BedrockAdapter(HTTPAdapter):
     }
 
     def __init__(self, account: Account, transport: Transport, *, route: str, facts: ModelFacts) -> None:
+        if account.api_key.strip() == STAND_IN:
+            account = replace(account, api_key="")
         super().__init__(account, transport, route=route, facts=facts)
         self._aws = AWSAccess(base_url=account.base_url, region=account.region, bearer=bool(account.api_key.strip()))
         self._origin = account.base_url or account.region or "aws"
