@@ -148,13 +148,15 @@ class TerminalView:
             self.screen.line((progress.text, "dim"))
 
     def end(self, finished: RunFinished, seconds: float) -> None:
-        """The last line of a run: how it ended and what it took."""
+        """The last line of a run: how it ended, what it took, and how it can be gone on with when it is not done."""
         if self.quiet:
             return
         usage = finished.usage
         tokens = f"{'≈' if usage.estimated else ''}{usage.total_input:,} + {usage.output_tokens:,} tokens"
         cost = "cost unknown" if finished.cost_usd is None else f"${finished.cost_usd:.4f}".rstrip("0").rstrip(".")
         facts = [many(finished.steps, "step"), many(finished.requests, "request"), tokens, cost, f"{seconds:.1f} s"]
+        if finished.session is not None and finished.stop_reason not in ("answered", "finished"):
+            facts.append(f"--resume {finished.session} goes on")
         self.screen.line(ENDINGS.get(finished.stop_reason, finished.stop_reason), (f" · {' · '.join(facts)}", "dim"))
 
     def _show(self, record: EventRecord) -> None:

@@ -173,6 +173,15 @@ def test_a_session_in_use_is_refused_by_its_owners_name(here, program: Program) 
         process.communicate(timeout=15)
 
 
+def test_the_last_line_says_how_to_go_on(here, program: Program) -> None:
+    program.script({"error": {"code": "AUTH", "message": "no"}}, say("the end"))
+    last = here("task").err
+    (session,) = kept(here)
+    assert f" · --resume {session['id']} goes on" in last
+    program.script(say("the end"))
+    assert "goes on" not in here("--resume", session["id"]).err
+
+
 def test_nothing_left_to_go_on_with_is_a_mistake_that_says_so(here, program: Program) -> None:
     program.script(say("one"))
     here("task")
