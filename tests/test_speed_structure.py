@@ -123,7 +123,7 @@ async def test_a_message_is_encoded_once_in_its_life(pool: LLMPool, monkeypatch:
 
 async def test_a_run_keeps_one_connection(pool: LLMPool, server: FaultServer):
     await _run(pool)
-    assert [request.connection for request in server.requests] == [1] * (STEPS + 1)
+    assert [request.connection for request in server.chats] == [1] * (STEPS + 1)
 
 
 async def test_agents_of_a_pool_share_one_session(pool: LLMPool, server: FaultServer, monkeypatch: pytest.MonkeyPatch):
@@ -138,8 +138,8 @@ async def test_agents_of_a_pool_share_one_session(pool: LLMPool, server: FaultSe
     await asyncio.gather(*(_run(pool) for _ in range(4)))
     await _run(pool)
     assert len(sessions) == 1
-    assert len(server.requests) == 5 * (STEPS + 1)
-    assert {request.connection for request in server.requests} == {1, 2, 3, 4}
+    assert len(server.chats) == 5 * (STEPS + 1)
+    assert {request.connection for request in server.chats} == {1, 2, 3, 4}
 
 
 async def test_no_stream_is_left_behind_for_the_loop_to_close(pool: LLMPool, monkeypatch: pytest.MonkeyPatch):

@@ -13,10 +13,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from types import TracebackType
+from typing import Protocol
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
-from app.config.settings import RateSettings
 from app.llm.rate_headers import Counted, Seen, seen_limits
 
 MINUTE_S = 60.0
@@ -246,6 +246,17 @@ def report(headers: Mapping[str, str], *, refused: bool = False) -> None:
         slot.saw(headers, refused=refused)
 
 
+class Rate(Protocol):
+    """What an account allows by the user's word; None = not said."""
+
+    @property
+    def requests_per_minute(self) -> int | None: ...
+    @property
+    def tokens_per_minute(self) -> int | None: ...
+    @property
+    def max_concurrency(self) -> int | None: ...
+
+
 class Governor:
     """Lets requests of one account out. Cancel-safe; no polling; belongs to one event loop at a time.
 
@@ -253,7 +264,7 @@ class Governor:
     `probe`: begin with few requests until a reply has told the limits.
     """
 
-    def __init__(self, rate: RateSettings | None = None, *, probe: bool = False, minute_s: float = MINUTE_S) -> None:
+    def __init__(self, rate: Rate | None = None, *, probe: bool = False, minute_s: float = MINUTE_S) -> None:
         self._minute_s = minute_s
         self._windows: dict[Counted, _Window] = {}
         self._levels: dict[Counted, _Level] = {"requests": _Level(), "tokens": _Level()}
@@ -269,9 +280,10 @@ class Governor:
         self._paused_until = 0.0
         self._queues: OrderedDict[str, deque[tuple[Slot, asyncio.Future[None]]]] = OrderedDict()
         self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
-        self.limit(rate or RateSettings())
+        if rate is not None:
+            self.limit(rate)
 
-    def limit(self, rate: RateSettings) -> None:
+    def limit(self, rate: Rate) -> None:
         """Obey these limits too; of two for the same thing the smaller one counts."""
         told: tuple[tuple[Counted, int | None], ...] = (
             ("requests", rate.requests_per_minute),
@@ -454,7 +466,7 @@ class Governor:
 _governors: WeakValueDictionary[tuple[str, str, str], Governor] = WeakValueDictionary()
 
 
-def governor_for(vendor: str, base_url: str, api_key: str, rate: RateSettings, *, local: bool) -> Governor:
+def governor_for(vendor: str, base_url: str, api_key: str, rate: Rate, *, local: bool) -> Governor:
     """The one governor of an account (vendor, host and key) in this process; it obeys `rate` from now on, too."""
     key = (vendor, urlsplit(base_url).netloc, hashlib.sha256(api_key.encode()).hexdigest())
     governor = _governors.get(key)
