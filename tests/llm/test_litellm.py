@@ -90,5 +90,5 @@ async def test_the_address_decides_between_library_and_proxy() -> None:
     )
     kinds = [type(pool.service.adapter(pool.get(name).name)) for name in ("inside", "proxy")]
     assert kinds == [LiteLLMAdapter, OpenAIChatAdapter]
-    assert pool.get("inside").facts.context_window == 200_000
+    assert pool.get("inside").facts.context_window == 1_000_000
     await pool.close()
