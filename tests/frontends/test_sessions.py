@@ -370,12 +370,15 @@ def test_repair_masks_keys_that_became_known_and_keeps_the_old_file(here, progra
     assert key.encode() not in (home / "sessions" / "sessions.db").read_bytes()
 
 
+DUMB = {"TERM": "dumb"}
+"""A terminal without line editing, which takes a second to load and is tested elsewhere."""
+
 ASK = {"name": "ask_human", "arguments": {"question": "Red or blue?"}}
 
 
 def test_a_question_waits_for_its_answer(here, program: Program, terminal: Callable[..., Terminal]) -> None:
     program.script(calls(ASK), say("late"))
-    first = terminal("paint the door")
+    first = terminal("paint the door", env=DUMB)
     first.until("Red or blue\\?[^$]*your answer: ")
     first.process.kill()
     first.wait()
@@ -384,7 +387,7 @@ def test_a_question_waits_for_its_answer(here, program: Program, terminal: Calla
     outcome = here("--resume", "last")
     assert (outcome.code, outcome.out) == (2, "")
     assert "the session waits for an answer: Red or blue?\n→ give the answer as the prompt" in outcome.err
-    second = terminal("--resume", "last")
+    second = terminal("--resume", "last", env=DUMB)
     second.until("Red or blue\\?")
     second.until("you>")
     second.type("blue\r")
@@ -401,7 +404,7 @@ def test_a_question_waits_for_its_answer(here, program: Program, terminal: Calla
 
 def test_an_answer_given_as_the_prompt(here, program: Program, terminal: Callable[..., Terminal]) -> None:
     program.script(calls(ASK), say("late"))
-    first = terminal("paint the door")
+    first = terminal("paint the door", env=DUMB)
     first.until("your answer: ")
     first.process.kill()
     first.wait()
@@ -412,7 +415,7 @@ def test_an_answer_given_as_the_prompt(here, program: Program, terminal: Callabl
 
 def test_a_conversation_is_one_session(here, program: Program, terminal: Callable[..., Terminal]) -> None:
     program.script(say("one"), say("two"))
-    talk = terminal()
+    talk = terminal(env=DUMB)
     for words, answer in (("first", "one"), ("second", "two")):
         talk.until("you>")
         talk.type(f"{words}\r")
@@ -422,7 +425,7 @@ def test_a_conversation_is_one_session(here, program: Program, terminal: Callabl
     assert talk.wait() == 0
     assert in_short(said(here)) == ["user text first", "assistant text one", "user text second", "assistant text two"]
     program.script(say("three"))
-    talk = terminal("--resume", "last")
+    talk = terminal("--resume", "last", env=DUMB)
     talk.until("you>")
     talk.type("third\r")
     talk.until("three")
