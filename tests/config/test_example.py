@@ -63,7 +63,7 @@ def test_the_example_loads_as_it_is(lab: Lab) -> None:
 def test_the_example_loads_with_every_comment_removed(lab: Lab) -> None:
     env = {"MCP_TOKEN": "t", "DRAGOMAN_SERVER_TOKEN": "t", "DAYTONA_API_KEY": "t"}
     config = lab.load(UNCOMMENTED, env)
-    assert list(config.llm) == ["default", "local", "summary"]
+    assert list(config.llm) == ["default", "local", "vision", "summary"]
     assert config.mcp.servers["time"].type == "stdio"
     assert config.llm_name_for_agent("manus")[0] == "local"
 
