@@ -20,8 +20,11 @@ class Flow(Protocol):
 class Keeper(Protocol):
     """Where a flow's work is written down, so that it can be gone on with after any end."""
 
-    def attach(self, agent: ReActAgent, thread: str) -> bool:
-        """Keep what `agent` does under the name `thread`. True when it was given work back that had been cut off."""
+    def attach(self, agent: ReActAgent, thread: str, *, fresh: bool = False) -> bool:
+        """Keep what `agent` does under the name `thread`. True when it was given work back that had been cut off.
+
+        A `fresh` agent is given none; but what may have happened under that name is not done again unasked.
+        """
         ...
 
     async def settled(self) -> None:

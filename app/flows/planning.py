@@ -127,6 +127,9 @@ class _Work:
         self.replans_left = flow.max_replans
         self.halted: RunResult | None = None
         self.agents_running = 0
+        # What failed is begun anew; what was cut off is gone on with.
+        before = flow.plan.steps if flow.plan is not None else ()
+        self.failed_before = {step.id for step in before if step.status == "failed"}
         self.agents = {name: member.description for name, member in flow.team.items()}
 
     async def to_the_end(self) -> RunResult:
@@ -259,7 +262,9 @@ class _Work:
         self.agents_running += 1
         keeper = self.flow.keeper
         try:
-            if keeper is not None and keeper.attach(agent, f"{self.plan.id}/{step.id}"):
+            if keeper is not None and keeper.attach(
+                agent, f"{self.plan.id}/{step.id}", fresh=step.id in self.failed_before
+            ):
                 return await agent.go_on(self.ctx.child())
             return await agent.run(prompt, self.ctx.child(), images=self.images)
         finally:

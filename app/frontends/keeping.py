@@ -72,19 +72,20 @@ class Keeping:
 
         return watching
 
-    def attach(self, agent: ReActAgent, thread: str = "") -> bool:
+    def attach(self, agent: ReActAgent, thread: str = "", *, fresh: bool = False) -> bool:
         """Give the agent what is stored under this name, and keep what it does. True when there was something."""
         session = self.session
         if session is None:
             return False
-        if thread in self._attached or not session.has(thread):
-            self._attached.add(thread)
+        known = thread in self._attached
+        self._attached.add(thread)
+        if isinstance(agent, ToolCallAgent):
+            # Also for a second attempt in this process: the first one's toolbox is gone.
+            agent.toolbox.doubt(session.doubts(thread))
+        if fresh or known or not session.has(thread):
             agent.memory.journal = session.journal(thread)
             return False
-        self._attached.add(thread)
         restored = session.attach(agent.memory, thread, keep_question=not thread)
-        if isinstance(agent, ToolCallAgent):
-            agent.toolbox.doubt(restored.doubts)
         if restored.closers:
             names = ", ".join(sorted({call.name for call in restored.doubts}))
             doubt = f"; whether {names} had its effect is unknown" if names else ""

@@ -237,6 +237,10 @@ class Session:
         """Whether an earlier process left messages under this name."""
         return any(event.thread == thread and event.kind == "message" for event in self._events)
 
+    def doubts(self, thread: str = "") -> tuple[ToolCallBlock, ...]:
+        """Calls of an earlier process with an effect that may have happened, as `attach` tells them too."""
+        return restore(Memory(), self._events, thread).doubts
+
     def journal(self, thread: str = "") -> Journal:
         """The journal of one memory: the agent's own, or a step's of a flow by its name."""
         return _Thread(self, thread)

@@ -466,6 +466,17 @@ PLAN = {
 }
 
 
+def test_a_step_that_failed_is_begun_anew_on_resume(here, program: Program) -> None:
+    give_up = calls({"name": "terminate", "arguments": {"status": "failure", "answer": "cannot"}})
+    program.script(calls(PLAN), say("the first is done"), give_up, give_up, say("no other way"))
+    assert here("the task", flow=True).code == 1
+    program.script(say("the second is done"), say("the report"))
+    again = here("--resume", "last", "--json", flow=True)
+    assert (again.code, again.events[-1]["answer"]) == (0, "the report")
+    tasks = [line for line in in_short(said(here)) if line.startswith("user text")]
+    assert ["do the second" in task for task in tasks] == [False, True, True, True]
+
+
 def test_a_killed_flow_goes_on_with_its_plan(here, program: Program) -> None:
     program.script(calls(PLAN), say("the first is done"), calls(BASH), say("late"))
     killed_in_a_command(program, main="run_flow.py")
