@@ -12,7 +12,7 @@ from app.agents.toolcall import ToolCallAgent
 from app.config.settings import SessionSettings
 from app.frontends.terminal import many
 from app.memory.recover import Restored
-from app.memory.sessions import Session, Sessions
+from app.memory.sessions import RUNNING, Session, Sessions
 from app.paths import lies_in
 from app.schema.errors import SessionError, UsageError
 from app.schema.event import EventRecord, Notice, RunStarted
@@ -35,6 +35,7 @@ class Keeping:
     restored: Restored = field(default_factory=Restored)
     _attached: set[str] = field(default_factory=set[str])
     _tell: Tell | None = None
+    _model_spoke_last: bool = False
 
     @property
     def id(self) -> str | None:
@@ -42,7 +43,10 @@ class Keeping:
 
     @property
     def unfinished(self) -> bool:
-        return self.session is not None and self.session.unfinished
+        """Whether a run can go on without a new word: not when it failed with the model's last word."""
+        if self.session is None or not self.session.unfinished:
+            return False
+        return self.session.row.state == RUNNING or not self._model_spoke_last
 
     @property
     def question(self) -> str:
@@ -92,6 +96,8 @@ class Keeping:
             self._note("SESSION_REPAIRED", f"{many(len(restored.closers), 'call')} cut off in the run before{doubt}")
         if not thread:
             self.restored = restored
+            last = agent.memory.messages[-1:]
+            self._model_spoke_last = bool(last) and last[0].role == "assistant" and restored.question is None
         return True
 
     def answer(self, agent: ReActAgent, words: str) -> bool:

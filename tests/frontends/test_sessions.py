@@ -14,8 +14,16 @@ from typing import Any
 
 import pytest
 
+from app.build import build_agent, build_app
+from app.config.settings import Config, SessionSettings
+from app.frontends.keeping import open_keeping
+from app.llm.adapters.scripted import ScriptedAdapter
 from app.memory.session_store import MIGRATIONS
 from app.sandbox.processes import members
+from app.schema.event import RunFinished, RunStarted
+from app.schema.message import assistant_message, user_message
+from app.schema.run import RunContext
+from app.schema.usage import Usage
 from tests.frontends.conftest import Outcome, Program, Terminal
 
 LINE = re.compile(r"([0-9a-f]{8})  (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)  (\S+) +(.*)\Z")
@@ -190,6 +198,31 @@ def test_nothing_left_to_go_on_with_is_a_mistake_that_says_so(here, program: Pro
     assert "has nothing unfinished\n→ say what to do next" in outcome.err
 
 
+@pytest.mark.parametrize(("reason", "unfinished"), [("failed", False), ("answered", False), ("", True)])
+async def test_a_failure_with_the_models_last_word_wants_a_new_word(
+    tmp_path: Path, reason: str, *, unfinished: bool
+) -> None:
+    """Asking the same again would not make an answer of it; but a run killed behind its last word has one."""
+    app = build_app(Config(), workspace=tmp_path / "ws", adapters={"default": ScriptedAdapter([])})
+    where = {"kind": "agent", "agent": "manus", "workspace": "/w"}
+    keeping, agent = open_keeping(SessionSettings(), str, resume=None, **where), build_agent(app)
+    keeping.attach(agent)
+    assert keeping.session is not None
+    ctx = RunContext(sink=keeping.session.watch)
+    ctx.emit(RunStarted("task", "manus", {}, keeping.id, "none", "/w"))
+    agent.memory.add_all([user_message("task"), assistant_message("words", provider="p", model="m")])
+    if reason:
+        ctx.emit(RunFinished(reason, "", None, Usage(), None, 1, 1, keeping.id))
+    keeping.close()
+    keeping, agent = open_keeping(SessionSettings(), str, resume="last", **where), build_agent(app)
+    keeping.attach(agent)
+    assert keeping.unfinished == unfinished
+    if unfinished:
+        assert (await agent.go_on()).answer == "words"
+    keeping.close()
+    await app.close()
+
+
 def test_resuming_waits_for_no_standard_input(here, program: Program) -> None:
     """B196: an open pipe that nobody writes to."""
     program.script({"error": {"code": "AUTH", "message": "no"}}, say("late"))
@@ -298,6 +331,21 @@ def test_damaged_rows_are_told_once(here, program: Program, home: Path) -> None:
     program.script(say("three"))
     outcome = here("--resume", "last", "more", "--json")
     assert [event for event in outcome.of("notice") if event["code"] == "SESSION_DAMAGED"] == []
+
+
+def test_a_session_of_which_nothing_is_left_says_so(here, program: Program, home: Path) -> None:
+    import sqlite3
+
+    program.script({"error": {"code": "AUTH", "message": "no"}}, say("late"))
+    here("task")
+    with sqlite3.connect(home / "sessions" / "sessions.db") as db:
+        db.execute("UPDATE event SET data = '{\"id\": 1}' WHERE kind = 'message'")
+    db.close()
+    program.script(say("the end"))
+    outcome = here("--resume", "last")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "there is nothing to go on with" in outcome.err
+    assert here("--resume", "last", "anew").out == "the end\n"
 
 
 def test_a_disk_that_fills_up_stops_the_run_before_the_next_effect(here, program: Program, monkeypatch) -> None:
