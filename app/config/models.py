@@ -215,12 +215,13 @@ def _key(name: str, values: Table, vendor: Vendor | None, env: Mapping[str, str]
 
 
 def _account_vendor(api_type: str, base_url: str, env: Mapping[str, str]) -> Vendor | None:
-    """Whose key fits: the vendor of the label or address. `OPENAI_BASE_URL` pairs its host with OpenAI's key."""
+    """Whose key fits: the vendor of the label or address. `OPENAI_BASE_URL` pairs its host with OpenAI's key, and
+    `ANTHROPIC_BASE_URL` with Anthropic's.
+    """
     vendor, _known = vendor_for(api_type, base_url)
-    paired = base_url_from_env(VENDORS["openai"], env)
-    if is_dialect(api_type) and paired and same_server(paired[1], base_url):
-        return VENDORS["openai"]
-    return vendor
+    labelled = VENDORS["openai"] if is_dialect(api_type) else vendor_for(api_type, "")[0]
+    paired = base_url_from_env(labelled, env) if labelled else None
+    return labelled if paired and same_server(paired[1], base_url) else vendor
 
 
 def _check_address_and_fallback(own: Table, path: KeyPath, known: list[str], findings: Findings) -> None:

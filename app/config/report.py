@@ -14,7 +14,9 @@ from app.config.sources import KeyPath, short
 from app.config.values import mask_url
 from app.config.vendors import vendor_for
 
-AGENTS = frozenset({"manus", "planner", "browser", "coder", "casual", "file", "mcp", "data_analysis", "swe", "summary", "vision"})
+AGENTS = frozenset(
+    {"manus", "planner", "browser", "coder", "casual", "file", "mcp", "data_analysis", "swe", "summary", "vision"}
+)
 """Agents that take the model configuration of their own name, and other work that does."""
 
 _HIDDEN_TABLES = frozenset({"headers", "env"})

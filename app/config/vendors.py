@@ -148,6 +148,8 @@ def dialect_for(api_type: str, base_url: str, vendor: Vendor | None) -> Dialect:
     label = _normal(api_type)
     if label == "openai-responses":
         return "responses"
+    if _BY_LABEL.get(label) is VENDORS["anthropic"]:
+        return "messages"
     if is_dialect(label) or vendor is None:
         return "chat"
     # The address of Google's compatible endpoint says itself what is spoken there.
@@ -158,13 +160,15 @@ def vendor_for(api_type: str, base_url: str) -> tuple[Vendor | None, bool]:
     """The row of an account, and whether its label is known.
 
     A vendor's own label decides. For `openai` and unknown labels the address decides, so that a DeepSeek address
-    finds DeepSeek's key; `None` is a cloud address that nobody knows. `Vendor.local` is true only when the address
+    finds DeepSeek's key, and so it does for `anthropic` with an address of somebody who imitates Anthropic's API;
+    `None` is a cloud address that nobody knows. `Vendor.local` is true only when the address
     is private as well.
     """
     label = _normal(api_type) or "openai"
     known = label in _BY_LABEL
     host, port = _host_and_port(base_url)
-    if not is_dialect(label):
+    imitates = _BY_LABEL.get(label) is VENDORS["anthropic"] and host and not _owns(VENDORS["anthropic"], host)
+    if not is_dialect(label) and not imitates:
         vendor = _BY_LABEL[label]
         return (replace(vendor, local=False) if host and not is_private_host(host) else vendor), known
     if not host:

@@ -258,6 +258,11 @@ def test_a_fallback_leaves_out_itself(lab: Lab) -> None:
         ('base_url = "http://127.0.0.1:8000/v1"', {"OPENAI_API_KEY": "o"}, "", "default"),
         ('api_type = "ppio"', {"PPIO_API_KEY": "p", "OPENAI_API_KEY": "o"}, "p", "env PPIO_API_KEY"),
         ('api_type = "nosuch"\nbase_url = "https://x.example.com"', {"OPENAI_API_KEY": "o"}, "", "default"),
+        ('api_type = "anthropic"', {"ANTHROPIC_API_KEY": "a", "DEEPSEEK_API_KEY": "d"}, "a", "env ANTHROPIC_API_KEY"),
+        ('api_type = "anthropic"\nbase_url = "https://api.deepseek.com/anthropic"',
+         {"ANTHROPIC_API_KEY": "a", "DEEPSEEK_API_KEY": "d"}, "d", "env DEEPSEEK_API_KEY"),
+        ('api_type = "anthropic"', {"ANTHROPIC_API_KEY": "a", "ANTHROPIC_BASE_URL": "https://gateway.example.com"},
+         "a", "env ANTHROPIC_API_KEY"),
     ],
 )  # fmt: skip
 def test_whose_key_is_used(lab: Lab, llm: str, env: dict[str, str], expected: str, origin: str) -> None:

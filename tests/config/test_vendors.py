@@ -9,6 +9,7 @@ from app.config.vendors import (
     DETECTION_ORDER,
     VENDORS,
     base_url_from_env,
+    dialect_for,
     is_dialect,
     key_from_env,
     vendor_for,
@@ -82,7 +83,10 @@ def test_bug_189_an_unknown_label_is_openai_and_said_to_be_unknown() -> None:
         ("ollama", "http://192.168.1.5:11434", "ollama", True),
         ("ollama", "https://ollama.example.com", "ollama", False),
         ("deepseek", "http://127.0.0.1:9999", "deepseek", False),
-        ("anthropic", "https://api.deepseek.com/anthropic", "anthropic", False),
+        ("anthropic", "https://api.anthropic.com", "anthropic", False),
+        ("anthropic", "https://api.deepseek.com/anthropic", "deepseek", False),
+        ("claude", "https://api.minimax.io/anthropic", "minimax", False),
+        ("anthropic", "http://127.0.0.1:8080", "llama.cpp", True),
     ],
 )
 def test_the_address_tells_the_vendor_and_whether_text_leaves(
@@ -99,6 +103,8 @@ def test_the_address_tells_the_vendor_and_whether_text_leaves(
 )
 def test_an_unknown_cloud_address_belongs_to_nobody(base_url: str) -> None:
     assert vendor_for("openai", base_url) == (None, True)
+    assert vendor_for("anthropic", base_url) == (None, True)
+    assert dialect_for("anthropic", base_url, None) == "messages"
 
 
 def test_keys_are_tried_in_order_and_placeholders_passed_over() -> None:

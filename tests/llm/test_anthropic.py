@@ -144,6 +144,24 @@ def test_a_thinking_model_is_asked_in_words_to_call() -> None:
     assert sent["messages"][-1]["content"][-1] == {"type": "text", "text": "Answer with a call of one of the tools."}
 
 
+@pytest.mark.parametrize(("limit", "budget"), [(2000, 1500), (32_000, 24_000), (64_000, 32_000)])
+def test_thinking_leaves_room_for_the_answer(limit: int, budget: int) -> None:
+    sent = body(ask(model="claude-sonnet-4-5", reasoning_effort="xhigh", max_tokens=limit))
+    assert sent["thinking"]["budget_tokens"] == budget
+
+
+async def test_pages_of_models(fault_server: MakeServer, transport: Transport) -> None:
+    server = await fault_server([], dialect=Messages())
+
+    def page(request: Any) -> Any:
+        if "after_id=a" in request.path:
+            return {"data": [{"id": "b"}], "has_more": False, "last_id": "b"}
+        return {"data": [{"id": "a"}], "has_more": True, "last_id": "a"}
+
+    server.routes["/v1/models"] = page
+    assert [each.id for each in await adapter(transport, server.url).list_models("main")] == ["a", "b"]
+
+
 def test_no_thinking_where_it_does_not_fit() -> None:
     assert "thinking" not in body(ask(model="claude-sonnet-4-5", reasoning_effort="low", max_tokens=1000))
     foreign = said(LS, provider="other")
@@ -165,7 +183,12 @@ def test_thinking_goes_back_byte_for_byte_to_the_model_that_thought() -> None:
         {"type": "thinking", "thinking": "hm…\n", "signature": sealed("hm…\n")},
         {"type": "redacted_thinking", "data": "AAA="},
     ]
-    for elsewhere in (sent(provider="other"), sent(model="claude-opus-5-5"), sent(model="MiniMax-M3")):
+    for elsewhere in (
+        sent(provider="other"),
+        sent(model="claude-opus-5-5"),
+        sent(model="claude-sonnet-5"),
+        sent(model="MiniMax-M3"),
+    ):
         assert [block["type"] for block in elsewhere] == ["tool_use"]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from app.llm.adapters.base import ModelInfo
 from app.llm.adapters.http import Account, HTTPAdapter
 from app.llm.adapters.messages_decode import PAUSED, MessagesDecoder
 from app.llm.adapters.messages_encode import EFFORTS, MessagesEncoder
+from app.llm.adapters.wire import as_table, as_text
 from app.llm.models import ModelFacts
 from app.llm.transport import Transport
 from app.schema.errors import LLMError
@@ -29,6 +31,7 @@ from app.schema.usage import Usage
 
 VERSION = "2023-06-01"
 MOST_PAUSES = 5
+MOST_PAGES = 20
 
 
 class AnthropicAdapter(HTTPAdapter):
@@ -46,8 +49,18 @@ class AnthropicAdapter(HTTPAdapter):
     def request_url(self, request: ModelRequest) -> str:
         return self.account.url("messages")
 
-    def models_url(self) -> str:
-        return self.account.url("models") + "?limit=1000"
+    async def list_models(self, route: str) -> Sequence[ModelInfo]:
+        """All pages of the listing."""
+        found: dict[str, ModelInfo] = {}
+        after = ""
+        for _ in range(MOST_PAGES):
+            page = self.account.url("models") + "?limit=1000" + (f"&after_id={quote(after)}" if after else "")
+            payload = as_table(await self.exchange("GET", page)) or {}
+            found.update((info.id, info) for info in self.read_models(payload))
+            after = as_text(payload.get("last_id"))
+            if payload.get("has_more") is not True or not after:
+                break
+        return tuple(found.values())
 
     def own_headers(self) -> dict[str, str]:
         return {"anthropic-version": VERSION}

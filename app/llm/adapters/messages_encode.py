@@ -39,6 +39,8 @@ MOST_OUTPUT_TOKENS = 32_000
 UNKNOWN_OUTPUT_TOKENS = 8192
 EPHEMERAL = {"type": "ephemeral"}
 _GENERATION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)", re.ASCII)
+_DATED = re.compile(r"(?:[-@](?:\d{8}|latest|default))?(?:-v\d+(?::\d+)?)?$", re.ASCII)
+"""What a server adds to the name of a model that was asked for without its date."""
 
 Part = dict[str, Any]
 _Group = tuple[str, bytes]
@@ -117,7 +119,7 @@ class MessagesEncoder:
         source = message.source
         if not isinstance(source, ModelSource) or source.provider != self._route:
             return False
-        return source.model.startswith(model) or model.startswith(source.model)
+        return bool(source.model) and _DATED.sub("", source.model) == _DATED.sub("", model)
 
     def _thinking(self, request: ModelRequest, learned: Learned, limit: int) -> dict[str, Any]:
         effort, model = request.config.reasoning_effort, request.config.model
@@ -132,7 +134,8 @@ class MessagesEncoder:
         in_calls = bool(request.messages and request.messages[-1].tool_results)
         if last is not None and in_calls and not self._begins_with_thinking(last, model):
             return {}
-        budget = min(BUDGETS[effort], limit - 1)
+        # Thinking counts into the limit of the output: a quarter stays for the answer.
+        budget = min(BUDGETS[effort], limit * 3 // 4)
         return {"type": "enabled", "budget_tokens": budget} if budget >= BUDGETS["minimal"] else {}
 
     def _begins_with_thinking(self, message: Message, model: str) -> bool:
