@@ -38,7 +38,7 @@ from app.tools.toolbox import AnyTool, Toolbox
 
 if TYPE_CHECKING:
     from app.llm.adapters.base import LLMAdapter
-    from app.llm.adapters.embedded import EmbeddedHooks
+    from app.llm.downloads import DownloadHooks
 
 OBSERVE_CHARS = 30_000
 
@@ -147,7 +147,7 @@ def build_app(
     approve: ApprovalPolicy = "ask",
     approver: Approver | None = None,
     human: Human | None = None,
-    embedded: EmbeddedHooks | None = None,
+    downloads: DownloadHooks | None = None,
     adapters: Mapping[str, LLMAdapter] | None = None,
     extra_tools: Sequence[Callable[[App], AnyTool]] = (),
     llm: str | None = None,
@@ -163,7 +163,7 @@ def build_app(
     config = config.model_copy(update={"llm": models})
     if llm is not None:
         config.llm_for(llm)
-    pool = LLMPool(models, adapters=adapters, embedded=embedded)
+    pool = LLMPool(models, adapters=adapters, downloads=downloads)
     set_default_pool(pool)
     return App(
         config=config,

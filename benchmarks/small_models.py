@@ -29,8 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from app import paths  # noqa: E402
+from app.llm.downloads import consent_given  # noqa: E402
 from app.llm.embedded.catalog import DEFAULT_MODEL, find_model  # noqa: E402
-from app.llm.embedded.fetch import consent_given, ensure_model  # noqa: E402
+from app.llm.embedded.fetch import ensure_model  # noqa: E402
 from app.llm.embedded.server import EmbeddedServer  # noqa: E402
 
 

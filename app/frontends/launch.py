@@ -29,7 +29,7 @@ from app.schema.run import EventSink, RunContext, RunResult
 if TYPE_CHECKING:
     from app.agents.toolcall import ToolCallAgent
     from app.frontends.person import PersonAtTerminal
-    from app.llm.adapters.embedded import EmbeddedHooks
+    from app.llm.downloads import DownloadHooks
     from app.memory.compaction import Compaction
 
 PROBE_S = 1.0
@@ -197,7 +197,7 @@ def build_work(
     *,
     flow: bool,
     person: PersonAtTerminal | None,
-    embedded: EmbeddedHooks,
+    downloads: DownloadHooks,
 ) -> Work:
     """Put everything together for these options. Raises `ConfigError`."""
     flow_agents = tuple(name.strip() for name in options.agents.split(",") if name.strip()) if flow else None
@@ -205,7 +205,9 @@ def build_work(
     chosen = [why_chosen(config, worker, options.llm) for worker in workers]
     if options.model:
         config = with_other_model(config, [name for name, _ in chosen], options.model)
-    app = build_app(config, approve=options.approve, approver=person, human=person, embedded=embedded, llm=options.llm)
+    app = build_app(
+        config, approve=options.approve, approver=person, human=person, downloads=downloads, llm=options.llm
+    )
     return Work(app, options.agent, flow_agents, getattr(options, "parallel", 1), chosen[0][1])
 
 

@@ -236,8 +236,8 @@ def _embedded_json(model: EmbeddedModel) -> dict[str, Any]:
 
 async def _pull(front: Front, options: argparse.Namespace) -> int:
     """Bring an embedded model here, after a yes; the path is the answer."""
-    from app.llm.embedded.fetch import consent_given, ensure_model
-    from app.llm.embedded.sources import Progress
+    from app.llm.downloads import Progress, consent_given
+    from app.llm.embedded.fetch import ensure_model
 
     model = find_model(options.model)
     asks = sys.stdin is not None and sys.stdin.isatty() and not options.json

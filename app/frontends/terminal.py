@@ -32,7 +32,7 @@ from app.schema.plan import MARKS, Plan, StepStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from app.llm.embedded.sources import Progress
+    from app.llm.downloads import Progress
 
 RESULT_LINES = 3
 LONGEST_LINE = 500

@@ -18,13 +18,12 @@ from app.frontends.launch import Work, build_work, configuration
 from app.frontends.person import PersonAtTerminal
 from app.frontends.report import exit_code_of
 from app.frontends.terminal import TerminalView
-from app.llm.adapters.embedded import EmbeddedHooks, refuse
-from app.llm.embedded.fetch import consent_given
+from app.llm.downloads import DownloadHooks, consent_given, refuse
 from app.schema.errors import UsageError
 from app.schema.event import EventRecord, RunFinished
 
 if TYPE_CHECKING:
-    from app.llm.embedded.sources import Progress
+    from app.llm.downloads import Progress
     from app.memory.compaction import Compaction
     from app.schema.message import ImageBlock
     from app.schema.run import RunContext, RunResult
@@ -59,8 +58,8 @@ async def _start(
             stage = Stage(front, view, interrupts)
             person = _person(view)
             consent = consent_given if options.yes else person.consent if person else refuse
-            hooks = EmbeddedHooks(consent=consent, progress=stage.progress)
-            stage.work = build_work(options, config, flow=flow, person=person, embedded=hooks)
+            hooks = DownloadHooks(consent=consent, progress=stage.progress)
+            stage.work = build_work(options, config, flow=flow, person=person, downloads=hooks)
             try:
                 stage.work.keep(_keeping(front, options, stage.work, flow=flow))
                 if task is not None:

@@ -31,8 +31,8 @@ from app.schema.errors import ConfigError
 from app.schema.usage import Usage
 
 if TYPE_CHECKING:
-    from app.llm.adapters.embedded import EmbeddedHooks
     from app.llm.adapters.http import Account
+    from app.llm.downloads import DownloadHooks
 
 
 class LLMPool:
@@ -47,13 +47,13 @@ class LLMPool:
         settings: Mapping[str, LLMSettings],
         *,
         adapters: Mapping[str, LLMAdapter] | None = None,
-        embedded: EmbeddedHooks | None = None,
+        downloads: DownloadHooks | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.service = LLMService()
         self._settings = dict(settings)
         self._adapters = dict(adapters or {})
-        self._embedded = embedded
+        self._downloads = downloads
         self._sleep = sleep
         self._transport = Transport()
         self._prober = Prober(self._transport)
@@ -159,7 +159,7 @@ class LLMPool:
                 self._transport,
                 route=settings.name,
                 timeouts=_timeouts(settings),
-                hooks=self._embedded,
+                hooks=self._downloads,
             )
             return adapter, adapter.facts
         if vendor is not None and vendor.name == "litellm" and not settings.base_url:
@@ -173,7 +173,7 @@ class LLMPool:
 
             account = _account(settings, vendor or VENDORS["ollama"], dialect)
             made = OllamaAdapter(account, self._transport, route=settings.name, facts=facts)
-            made.window, made.downloads = settings.context_window, self._embedded or made.downloads
+            made.window, made.downloads = settings.context_window, self._downloads or made.downloads
             made.keep_alive = settings.keep_alive
             return made, facts
         from app.llm.adapters.http import HTTPAdapter

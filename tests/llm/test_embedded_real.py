@@ -15,8 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from app.llm.downloads import consent_given
 from app.llm.embedded.catalog import MODELS
-from app.llm.embedded.fetch import consent_given, ensure_model
+from app.llm.embedded.fetch import ensure_model
 from app.llm.embedded.server import EmbeddedServer
 from app.llm.textcalls import read_schema_reply, schema_for
 from app.schema.request import ToolSpec

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.llm.adapters.embedded import EmbeddedHooks
 from app.llm.adapters.http import Account
 from app.llm.adapters.ollama import OllamaAdapter, OllamaDecoder
 from app.llm.adapters.ollama_encode import SMALLEST_WINDOW
-from app.llm.embedded.sources import Progress
+from app.llm.downloads import DownloadHooks, Progress
 from app.llm.models import DEFAULTS, ModelFacts, facts_for
 from app.llm.transport import Transport
 from app.schema.errors import LLMError
@@ -180,8 +179,8 @@ class Person:
         return self.agrees
 
     @property
-    def hooks(self) -> EmbeddedHooks:
-        return EmbeddedHooks(consent=self.consent, progress=self.seen.append)
+    def hooks(self) -> DownloadHooks:
+        return DownloadHooks(consent=self.consent, progress=self.seen.append)
 
 
 async def test_a_missing_model_is_pulled_once_with_progress(fault_server: MakeServer, transport: Transport) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from app.config.settings import LLMSettings, RetrySettings
-from app.llm.adapters.embedded import EmbeddedHooks
 from app.llm.adapters.gemini import GeminiAdapter
 from app.llm.adapters.http import HTTPAdapter
 from app.llm.adapters.ollama import OllamaAdapter
@@ -16,6 +15,7 @@ from app.llm.adapters.openai_chat import OpenAIChatAdapter
 from app.llm.adapters.polling import PollingAdapter
 from app.llm.adapters.responses import ResponsesAdapter
 from app.llm.client import LLM
+from app.llm.downloads import DownloadHooks
 from app.llm.pool import LLMPool, default_pool, set_default_pool
 from app.schema.errors import ConfigError, LLMError
 from app.schema.run import RunContext
@@ -168,9 +168,9 @@ def test_dialects(settings: dict[str, str], kind: type[HTTPAdapter], url: str, m
 
 
 def test_ollama_knows_whom_to_ask_and_what_the_user_set() -> None:
-    hooks = EmbeddedHooks()
+    hooks = DownloadHooks()
     told = SETTINGS.model_copy(update={"api_type": "ollama", "context_window": 12_000, "keep_alive": "30m"})
-    pool = LLMPool({"a": told}, embedded=hooks)
+    pool = LLMPool({"a": told}, downloads=hooks)
     adapter = pool.service.adapter(pool.get("a").name)
     assert isinstance(adapter, OllamaAdapter)
     assert adapter.downloads is hooks

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from app.config.settings import LLMSettings
-from app.llm.adapters.embedded import EmbeddedHooks
 from app.llm.client import LLM
+from app.llm.downloads import DownloadHooks, consent_given
 from app.llm.embedded.catalog import MODELS
-from app.llm.embedded.fetch import consent_given, ensure_model
+from app.llm.embedded.fetch import ensure_model
 from app.llm.embedded.server import EmbeddedServer
 from app.llm.pool import LLMPool
 from app.schema.event import EventRecord, TextStreamed
@@ -48,7 +48,7 @@ async def models(home: Path) -> None:
 @asynccontextmanager
 async def embedded_llm(**more: object) -> AsyncIterator[LLM]:
     settings = LLMSettings(api_type="embedded", model=ROW.name, **{"max_tokens": 24, **more})  # type: ignore[arg-type]
-    pool = LLMPool({"default": settings}, embedded=EmbeddedHooks(consent=consent_given))
+    pool = LLMPool({"default": settings}, downloads=DownloadHooks(consent=consent_given))
     try:
         yield pool.get()
     finally:

@@ -12,8 +12,9 @@ from pydantic import SecretStr
 
 from app.config.settings import LLMSettings
 from app.llm.client import LLM
+from app.llm.downloads import consent_given
 from app.llm.embedded.catalog import MODELS
-from app.llm.embedded.fetch import consent_given, ensure_model
+from app.llm.embedded.fetch import ensure_model
 from app.llm.embedded.server import EmbeddedServer
 from app.llm.pool import LLMPool
 from app.schema.event import EventRecord, Notice

