@@ -233,7 +233,7 @@ def _flat_top(schema: Table) -> tuple[Table, str]:
         for each in flat:
             for name, value in (_table(each.get("properties")) or {}).items():
                 properties.setdefault(name, value)
-        sets = [_names(each.get("required")) for each in flat]
+        sets = [_names(each.get("required")) for each in choices]
         if union == "allOf":
             required = [*required, *(name for names in sets for name in names)]
         elif len(sets) > 1 and any(sets):
