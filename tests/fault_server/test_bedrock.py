@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import boto3
@@ -26,12 +26,17 @@ Start = Callable[[Script], Awaitable[tuple[Any, FaultServer]]]
 
 
 @pytest.fixture
-def sdk(fault_server: MakeServer) -> Start:
+async def sdk(fault_server: MakeServer) -> AsyncIterator[Start]:
+    clients: list[Any] = []
+
     async def start(script: Script) -> tuple[Any, FaultServer]:
         server = await fault_server(script, dialect=Bedrock())
-        return await asyncio.to_thread(_client, server.root), server
+        clients.append(await asyncio.to_thread(_client, server.root))
+        return clients[-1], server
 
-    return start
+    yield start
+    for client in clients:
+        client.close()
 
 
 def _client(address: str) -> Any:

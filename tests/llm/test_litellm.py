@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -29,6 +29,13 @@ from tests.llm.asking import BASH, ask, chunks_of, shorts
 from tests.llm.dialects import account
 
 MODEL = "openai/test-model"
+
+
+@pytest.fixture(autouse=True)
+async def close() -> AsyncIterator[None]:
+    """The library's connections end with each test."""
+    yield
+    await adapter(FaultServer([])).close()
 
 
 def adapter(server: FaultServer) -> LiteLLMAdapter:

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -72,6 +73,11 @@ class LiteLLMAdapter(LLMAdapter):
 
     def takes(self, option: str, model: str) -> bool:
         return self._corrections.takes(option, model)
+
+    async def close(self) -> None:
+        """The library keeps its connections for the process; they end with the pool."""
+        if "litellm" in sys.modules:
+            await _library().close_litellm_async_clients()
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
         learned = self._corrections.of(request.config.model)
