@@ -37,9 +37,7 @@ class Fallback:
         self._clock = clock
         self._rests_until = 0.0
 
-    async def answer(
-        self, first: LLM, ask: Callable[[LLM], Awaitable[T]], ctx: RunContext, *, sees: bool = False
-    ) -> T:
+    async def answer(self, first: LLM, ask: Callable[[LLM], Awaitable[T]], ctx: RunContext, *, sees: bool = False) -> T:
         """What the first model in the list answers that can. Raises the failure of `first` when none does.
 
         `sees`: only models that take images stand in. Spent budgets and other errors that are no model's fault come
