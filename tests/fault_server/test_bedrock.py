@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -51,7 +52,8 @@ def _client(address: str) -> Any:
 
 
 def _streamed(client: Any) -> list[dict[str, Any]]:
-    return list(client.converse_stream(**ASK)["stream"])
+    with contextlib.closing(client.converse_stream(**ASK)["stream"]) as stream:
+        return list(stream)
 
 
 async def test_boto3_reads_whole_replies_and_errors(sdk: Start) -> None:
