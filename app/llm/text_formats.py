@@ -57,6 +57,9 @@ _FILLERS = "|".join(
 _NOISE = re.compile(rf"(?:{_FILLERS})+|(?:(?:{_OPENERS})\s*)+(?={_OPENERS})|{_OPENERS}", re.I | re.S)
 """What may stand before, between and after calls without making them an explanation."""
 
+_ACTION = rf"\**Action:\**[ \t]*`?{_NAME}`?[ \t]*\r?\n\s*\**Action Input:\**"
+"""ReAct's two lines; some models print the keywords in bold."""
+
 _HEADS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -66,7 +69,7 @@ _HEADS = tuple(
         r"<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>",
         r"(?:<\|start\|>assistant\s*)?<\|channel\|>\w+ to=functions\."
         rf"{_NAME}\s*(?:<\|constrain\|>\w+)?\s*<\|message\|>",
-        rf"Action:[ \t]*`?{_NAME}`?[ \t]*\r?\n\s*Action Input:(?=\s*(?:```|\{{))",
+        rf"{_ACTION}(?=\s*(?:```|\{{))",
     )
 )
 """A name, after which an object of arguments stands: Mistral since v11, DeepSeek V3 and V3.1, Kimi, gpt-oss, ReAct."""
@@ -97,7 +100,7 @@ _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "tool_input", "act
 _CALL_KEYS = frozenset({*_NAME_KEYS, *_ARGUMENT_KEYS, "id", "type", "index"})
 
 _REACT = re.compile(
-    rf"(?:\s*Thought:.*?^|\s*)Action:[ \t]*`?{_NAME}`?[ \t]*\r?\n\s*Action Input:(?P<input>.*?)(?:^Observation:.*)?\Z",
+    rf"(?:\s*\**Thought:.*?^|\s*){_ACTION}(?P<input>.*?)(?:^\**Observation:.*)?\Z",
     re.M | re.S,
 )
 _OPENING = re.compile(r"[ \t]*```(?P<tag>[\w+-]+)[ \t]*\Z")

@@ -60,7 +60,7 @@ def read_arguments(
     if not isinstance(value, dict):
         found = _kind(value)
         raise _argument_error(f"arguments: input should be an object, got {found}", schema)
-    values = _known_only(cast("dict[str, JSON]", value), schema, notes)
+    values = _known_only(_wrapped(cast("dict[str, JSON]", value), schema, notes), schema, notes)
     return _decode_nested(values, schema, notes), tuple(notes)
 
 
@@ -71,6 +71,9 @@ def call_signature(call: ToolCallBlock) -> str:
     except (ValueError, RecursionError):
         arguments = call.arguments.strip()
     return f"{call.name}({arguments})"
+
+
+_NUMBERS: tuple[object, ...] = (int, float, int | None, float | None)
 
 
 def bind_arguments(model: type[ModelT], values: Mapping[str, JSON]) -> ModelT:
@@ -84,6 +87,11 @@ def bind_arguments(model: type[ModelT], values: Mapping[str, JSON]) -> ModelT:
         for key, value in values.items()
         if value is not None or key not in fields or fields[key].is_required()
     }
+    for key, value in given.items():
+        # Pydantic takes true for 1, which no model means.
+        wanted: object = fields[key].annotation if key in fields else None
+        if isinstance(value, bool) and wanted in _NUMBERS:
+            raise ToolError(f"{key}: input should be a number, got {json.dumps(value)}", code="TOOL_ARGUMENTS")
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -202,6 +210,19 @@ def _literal_node(node: ast.expr) -> JSON:
             return {"true": True, "false": False, "null": None}[word]
         case _:
             raise ValueError("not a literal")
+
+
+def _wrapped(values: dict[str, JSON], schema: Mapping[str, JSON], notes: list[Note]) -> dict[str, JSON]:
+    """The fields of a tool's only argument, an object, under its name, where a model left that name out."""
+    known: dict[str, dict[str, JSON]] = schema.get("properties") or {}
+    if len(known) != 1 or not values:
+        return values
+    name, inner = next(iter(known.items()))
+    fields: dict[str, JSON] = inner.get("properties") or {}
+    if name in values or not values.keys() <= fields.keys():
+        return values
+    notes.append(Note(f"the arguments stood outside of {name}"))
+    return {name: values}
 
 
 def _known_only(values: dict[str, JSON], schema: Mapping[str, JSON], notes: list[Note]) -> dict[str, JSON]:

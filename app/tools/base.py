@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from app.schema.message import JSON, ImageBlock
 from app.schema.plan import Plan
@@ -155,13 +156,16 @@ class FunctionTool(Tool[BaseModel]):
         self.description = description  # pyright: ignore[reportAttributeAccessIssue]
         self.effect = effect  # pyright: ignore[reportAttributeAccessIssue]
         self._function = function
+        words = argument_words(function.__doc__ or "")
         hints = get_type_hints(function, include_extras=True)
         fields: dict[str, Any] = {}
         for parameter in inspect.signature(function).parameters.values():
             if hints.get(parameter.name) is RunContext:
                 continue
             default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            fields[parameter.name] = (hints.get(parameter.name, str), default)
+            said = words.get(parameter.name)
+            field = Field(default, description=said) if said else default
+            fields[parameter.name] = (hints.get(parameter.name, str), field)
         self._context_name = next((key for key, hint in hints.items() if hint is RunContext and key != "return"), None)
         self.Arguments = create_model(f"{name}_arguments", __base__=Args, **fields)
         self._is_async = inspect.iscoroutinefunction(function)
@@ -178,6 +182,28 @@ class FunctionTool(Tool[BaseModel]):
     @property
     def blocking(self) -> bool:
         return not self._is_async
+
+
+_ARGS = re.compile(r"[ \t]*(?:Args|Arguments|Parameters):[ \t]*")
+_ARG = re.compile(r"(?P<indent>[ \t]+)\*{0,2}(?P<name>\w+)(?:[ \t]*\([^)]*\))?:[ \t]*(?P<words>.*)")
+
+
+def argument_words(doc: str) -> dict[str, str]:
+    """What a docstring in Google's style says of each argument: lines under one that holds nothing but `Args:`."""
+    lines = inspect.cleandoc(doc).splitlines()
+    start = next((at for at, line in enumerate(lines) if _ARGS.fullmatch(line)), len(lines))
+    words: dict[str, str] = {}
+    name = indent = ""
+    for line in lines[start + 1 :]:
+        if line.strip() and not line[0].isspace():
+            break
+        found = _ARG.fullmatch(line)
+        if found is not None and (not indent or found["indent"] == indent):
+            name, indent = found["name"], found["indent"]
+            words[name] = found["words"].strip()
+        elif name and line.strip():
+            words[name] = f"{words[name]} {line.strip()}".strip()
+    return {name: said for name, said in words.items() if said}
 
 
 def as_output(value: object) -> ToolOutput:
