@@ -70,7 +70,8 @@ def test_b249_what_is_stored_can_be_read() -> None:
 @pytest.mark.parametrize("end", ["\r\n", "\r", "\n"])
 def test_b251_line_ends_of_a_models_block_are_no_part_of_its_code(end: str) -> None:
     """gptme/gptme#3499"""
-    python = ToolSpec("python_execute", "Run.", {"type": "object", "properties": {"code": {"type": "string"}}})
+    schema = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+    python = ToolSpec("python_execute", "Run.", schema)
     text = end.join(("```python", "x = 1", "print(x)", "```"))
     (made,) = calls_in_text(text, [python], asked_in_text=True)
     assert json.loads(made.arguments) == {"code": "x = 1\nprint(x)"}
