@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from app.config.settings import LLMSettings
 from app.llm import history, reading, textcalls, tool_schemas
@@ -296,7 +297,8 @@ class LLM(metaclass=_ByName):
         request = ModelRequest(
             self._config, as_messages(messages), system, response_schema=response_schema, purpose=purpose
         )
-        reply = await self._send(request, ctx, reading.needs_text, images_needed=images_needed)
+        read = partial(reading.needs_text, limit=self.settings.max_tokens)
+        reply = await self._send(request, ctx, read, images_needed=images_needed)
         if reply.finish.reason == "max-tokens":
             ctx.notice("OUTPUT_LIMIT", f"the reply of {self.settings.model} was cut by the output limit")
         return reply.text

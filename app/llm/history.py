@@ -6,7 +6,8 @@ messages; system text only in front; images only where the model takes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 
 from app.schema.message import (
     Block,
@@ -100,7 +101,7 @@ def repair(messages: Iterable[Message], *, images: bool = True) -> tuple[Message
         out.extend(_interrupted(call_id) for call_id in pending)
         pending.clear()
 
-    for message in messages:
+    for message in _answers_first(tuple(messages)):
         current = message if images else _without_images(message)
         if current.role == "system":
             current = Message(current.id, "user", current.content, current.source, current.time)
@@ -117,6 +118,25 @@ def repair(messages: Iterable[Message], *, images: bool = True) -> tuple[Message
         pending.update(dict.fromkeys(call.id for call in current.tool_calls))
     answer_open_calls()
     return tuple(out)
+
+
+def _answers_first(messages: tuple[Message, ...]) -> Iterator[Message]:
+    """The messages with each result right behind its call: a notice that came between them waits."""
+    answers: dict[str, list[int]] = {}
+    for position, message in enumerate(messages):
+        for result in message.tool_results:
+            answers.setdefault(result.call_id, []).append(position)
+    moved: set[int] = set()
+    for position, message in enumerate(messages):
+        if position in moved:
+            continue
+        yield message
+        later: set[int] = set()
+        for call in message.tool_calls:
+            free = (at for at in answers.get(call.id, ()) if at > position and at not in moved | later)
+            later.update(itertools.islice(free, 1))
+        moved |= later
+        yield from (messages[at] for at in sorted(later))
 
 
 def prepare(messages: tuple[Message, ...], *, images: bool = True) -> tuple[Message, ...]:

@@ -23,13 +23,16 @@ def says_something(message: Message) -> bool:
     return bool(message.text.strip() or message.tool_calls or message.reasoning.strip())
 
 
-def needs_text(reply: ModelReply) -> ModelReply:
-    """The reply itself. Raises `OUTPUT_LIMIT` or `EMPTY_RESPONSE` when it has no text."""
+def needs_text(reply: ModelReply, *, limit: int | None = None) -> ModelReply:
+    """The reply itself. Raises `OUTPUT_LIMIT`, which names the configured `limit`, or `EMPTY_RESPONSE` without text."""
     if reply.text.strip():
         return reply
     model = reply.finish.model or "the model"
     if reply.finish.reason == "max-tokens":
-        raise LLMError(f"{model} reached the output limit before its answer", "OUTPUT_LIMIT", hint="raise max_tokens")
+        of = f" of {limit} tokens" if limit else ""
+        raise LLMError(
+            f"{model} reached the output limit{of} before its answer", "OUTPUT_LIMIT", hint="raise max_tokens"
+        )
     raise LLMError(f"{model} thought, but gave no answer", "EMPTY_RESPONSE")
 
 

@@ -28,6 +28,8 @@ class Quirks:
     """True when the account knows the request field of that name."""
     empty_parameters: bool = True
     """False when a tool without parameters must not describe them (Gemini refuses an object without properties)."""
+    empty_text: bool = True
+    """False when an empty text beside a call is refused (Zhipu, code 1214): null goes there, which DeepSeek refuses."""
 
 
 DEFAULT = Quirks()
@@ -37,7 +39,7 @@ QUIRKS: dict[str, Quirks] = {
     "azure": Quirks(token_field=None, key_header="api-key", parallel_tool_calls=True),
     "deepseek": Quirks(reasoning_replay=True, effort_style="deepseek"),
     "moonshot": Quirks(reasoning_replay=True),
-    "zhipu": Quirks(reasoning_replay=True, effort_style="deepseek"),
+    "zhipu": Quirks(reasoning_replay=True, effort_style="deepseek", empty_text=False),
     "openrouter": Quirks(effort_style="openrouter"),
     "google": Quirks(empty_parameters=False),
     "groq": Quirks(token_field="max_completion_tokens", parallel_tool_calls=True),

@@ -175,7 +175,8 @@ class ChatDecoder:
         """The chunks of a whole, unstreamed completion."""
         chunks = self.feed(payload)
         if "choices" not in (as_table(payload) or {}):
-            raise LLMError(f"{self._who} answered with JSON that is no completion", "ENDPOINT", hint=HINTS["ENDPOINT"])
+            text = f"{self._who} answered with JSON that is no completion: it has no `choices`"
+            raise LLMError(text, "ENDPOINT", hint=HINTS["ENDPOINT"])
         return [*chunks, *self.end(done=True)]
 
 

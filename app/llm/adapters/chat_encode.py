@@ -52,7 +52,8 @@ class ChatEncoder:
     def __init__(self, route: str, quirks: Quirks) -> None:
         self._route = route
         self._quirks = quirks
-        self._key = f"chat:{route}" if quirks.reasoning_replay else "chat"
+        own = quirks.reasoning_replay or not quirks.empty_text
+        self._key = f"chat:{route}" if own else "chat"
         self._bare = not quirks.empty_parameters
 
     def body(
@@ -140,10 +141,11 @@ class ChatEncoder:
         return _Encoded(b",".join(entries), b",".join(after), is_result=True)
 
     def _assistant(self, message: Message) -> dict[str, Any]:
-        entry: dict[str, Any] = {"role": "assistant", "content": message.text}
+        calls = message.tool_calls
+        nothing = None if calls and not self._quirks.empty_text else ""
+        entry: dict[str, Any] = {"role": "assistant", "content": message.text or nothing}
         if self._quirks.reasoning_replay and message.reasoning and self._is_ours(message):
             entry["reasoning_content"] = message.reasoning
-        calls = message.tool_calls
         if calls:
             entry["tool_calls"] = [_call(call) for call in calls]
         return entry
