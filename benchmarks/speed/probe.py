@@ -21,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
-from subjects import SUBJECTS, Deeds  # noqa: E402
+from subjects import MODEL, SUBJECTS, Deeds  # noqa: E402
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -32,6 +32,11 @@ def address(root: str, steps: int, *, delay: int = 0, calls: int = 1, hold: int 
 
 async def _opened(name: str, root: str, **script: int) -> Any:
     """A subject whose imports, connection and caches are warm, then pointed at its script."""
+    if name == "ours":
+        # Loaded once a process, when a conversation has grown long enough that its size matters.
+        from app.llm.tokens import encoding, encoding_for
+
+        encoding(encoding_for(MODEL))
     warm = SUBJECTS[name]()
     await warm.open(address(root, 3))
     await warm.run(Deeds().note)
