@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from typing import Any, cast
 
+from app.llm.rate_headers import exhausted_s, retry_after_s, told_wait_s
 from app.schema.errors import LLMError
 from app.schema.message import JSON
 from app.schema.stream import FinishReason
@@ -38,9 +38,13 @@ THROTTLED = _any(
     r"throttl",
     r"too many requests|slow down",
     r"too many tokens, please wait",
-    r"请求过于频繁|限流|频率限制|速率限制|并发.{0,4}超",
+    r"qps request limit|api request limit reached|max organization concurrency|too many concurrent",
+    r"请求过于频繁|请求过多|限流|流控|频率限制|频率过高|速率限制|并发.{0,10}(?:超|过高|上限)",
 )
 
+PER_MINUTE = re.compile(
+    r"\bTPM\b[^\n]{0,40}limit:? ([0-9][0-9,]{0,14}),[^\n]{0,60}requested:? ([0-9][0-9,]{0,14})", _FLAGS
+)
 QUOTA = _any(
     r"insufficient[ _-](?:\w+[ _-])?(?:quota|balance|credits?|funds)",
     r"(?:quota|usage[ _-]limits?|budget|balance|credits?)\b.{0,30}?\b(?:exceeded|exhausted|reached|depleted|used up)",
@@ -49,13 +53,18 @@ QUOTA = _any(
     r"out of (?:credits?|budget|quota)",
     r"credit balance is too low|requires more credits|payment required|key limit exceeded",
     r"reached your specified API usage limits?|billing_hard_limit|billing (?:is )?not active",
-    r"arrearage|access_terminated.*overdue",
+    r"arrear|overdue|spending limit|used all available credits|n't have any credits",
+    r"balance is (?:insufficient|not enough)|account.{0,20} (?:is )?suspended",
+    r"free tier.{0,60}(?:exhausted|used up)|today'?s quota|daily (?:request )?limit reached",
+    r"limited to \d+ API calls / month",
+    r"reached the set inference limit|out of free resource",
+    r"余量.{0,6}(?:用尽|不足)|资源包.{0,8}(?:用尽|耗尽)|今日.{0,10}(?:限额|上限)|日流控|免费额度.{0,8}(?:用|耗)尽|充值",
     r"余额不足|额度不足|额度已用|配额.{0,6}(?:不足|用完|超)|欠费|账户.{0,4}余额",
 )
 # Google names the limit that was hit; a day is longer than any run waits.
 PER_DAY = _any(r"quota_id=\w*PerDay")
 # Words about money; a gateway's own rate-limit code beside them does not weaken them.
-MONEY = _any(r"insufficient|current quota|billing|balance|credits?\b|余额|欠费")
+MONEY = _any(r"insufficient|current quota|billing|balance|credits?\b|余额|欠费|daily|today|今日|日流控|充值")
 # Gemini says this on ordinary throttling; waiting helps.
 NOT_QUOTA = _any(r"resource has been exhausted \(e\.g\. check quota\)")
 
@@ -88,6 +97,7 @@ OVERFLOW = _any(
     r"too large for model with \d+ maximum context",
     r"too many input tokens|token limit exceeded|prompt has \d+ tokens, but",
     r"no user query found in messages",
+    r"prompt.{0,4}(?:超长|过长)|token.{0,6}(?:超过|超出).{0,6}(?:上限|限制)",
     r"上下文.{0,12}(?:超|过长)|超.{0,8}上下文|(?:输入|提示).{0,8}(?:过长|太长|超长|超过.{0,8}(?:长度|限制))",
 )
 NOT_OVERFLOW = _any(r"(?:context window|context length|context) (?:size )?must be (?:positive|greater)")
@@ -118,7 +128,15 @@ UNKNOWN_MODEL = _any(
     r"(?:unknown|invalid|no such|unsupported) model|model_not_found|invalid model (?:name|id)",
     r"no endpoints found for|try pulling it first",
     r"no models loaded|multiple models are loaded",
+    r"not activated the model",
     r"模型.{0,10}(?:不存在|未找到|无效)",
+)
+# The provider's filter refused the request; the same request is refused again.
+FILTERED = _any(
+    r"content[ _-]?(?:filter|policy|management policy)|responsible[ _]ai|data_?inspection_?failed",
+    r"inappropriate content",
+    r"content exists risk|considered high risk|sensitive ?content|(?:input|output) new_sensitive|was flagged",
+    r"敏感(?:内容|信息|词)|不安全.{0,8}内容|内容安全|违规内容|涉黄|涉政",
 )
 NO_IMAGES = _any(
     r"image input is not supported|does(?: not|n't) support images?|no endpoints found that support image",
@@ -162,6 +180,13 @@ OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"(?:unsupported|n[o']t support).{0,60}temperature",
         ),
     ),
+    (
+        "stop",
+        _any(
+            r"(?<!\w)stop(?:_?sequences)?\b['\"`]?.{0,60}(?:not (?:support|permit|allow)|unsupported|unrecog)",
+            r"(?:unsupported|n[o']t support|unrecognized|unknown).{0,40}\bstop(?:_?sequences)?\b",
+        ),
+    ),
     ("stream_options", _any(r"stream_options")),
     ("parallel_tool_calls", _any(r"parallel_tool_calls")),
     ("tool_choice", _any(r"tool_?choice")),
@@ -195,8 +220,23 @@ OPTIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
 )
 
-RETRY_AFTER_DIGITS = re.compile(r"\s*([0-9]{1,10}(?:\.[0-9]{1,6})?)\s*", re.ASCII)
-REQUEST_ID_HEADERS = ("x-request-id", "x-deepseek-request-id", "request-id", "x-amzn-requestid", "cf-ray")
+REQUEST_ID_HEADERS = (
+    "x-request-id",
+    "request-id",  # Anthropic
+    "x-deepseek-request-id",
+    "x-amzn-requestid",
+    "x-goog-request-id",
+    "apim-request-id",  # Azure
+    "x-ms-request-id",
+    "mistral-correlation-id",
+    "x-siliconcloud-trace-id",
+    "x-tt-logid",  # Volcengine
+    "x-log-id",  # Zhipu
+    "trace-id",  # MiniMax
+    "x-trace-id",
+    "cf-ray",
+)
+"""Under which names vendors send the number of a request, most telling first; a CDN's own number comes last."""
 
 
 class RefusedOption(LLMError):
@@ -224,12 +264,17 @@ def classify(
     code = classify_code(status, f"{kind} {words.detail}".strip(), told=words.told)
     shown = words.message or f"HTTP {status}{' with a web page' if words.html else ''}"
     text = f"{who} answered {status}: {shown}" if words.message else f"{who} answered {shown}"
-    wait = retry_after_s(headers, now=now) or _told_wait_s(body)
+    said = f"{words.message}\n{body[:65536].decode('utf-8', 'replace')}"  # the JSON itself hides what is not ASCII
+    wait = retry_after_s(headers, now=now) or told_wait_s(said)
+    if wait is None and code == "RATE_LIMIT":
+        wait = exhausted_s(headers, now=now)
     hint = HINTS.get(code, "")
     if code == "RATE_LIMIT" and wait is not None:
         hint = f"{who} asks to wait {wait:g} s; wait, or use another model"
     elif code == "CONTEXT_WINDOW_EXCEEDED" and not body.strip():
         hint = f"a reply without a body usually means that the request is too long; {hint}"
+    elif alone_too_large(words.detail):
+        hint = "this request alone is above the account's tokens a minute: lower max_tokens, or shorten it"
     elif NO_ROOM.search(words.detail):
         hint = "free memory at the server, or choose a smaller model"
     options = [name for name, pattern in OPTIONS if pattern.search(words.detail)]
@@ -239,7 +284,7 @@ def classify(
         code,
         status=status if 100 <= status <= 599 else None,
         retry_after_s=wait,
-        request_id=next((headers[name] for name in REQUEST_ID_HEADERS if headers.get(name)), None),
+        request_id=next((headers[name] for name in REQUEST_ID_HEADERS if headers.get(name)), None) or words.request_id,
         hint=hint,
     )
     if isinstance(found, RefusedOption):
@@ -266,8 +311,12 @@ def classify_code(status: int, detail: str, *, told: bool = True) -> str:
 
     `told` is false when the body held no error object, which for a missing address means that it is no model API.
     """
+    if alone_too_large(detail):
+        return "CONTEXT_WINDOW_EXCEEDED"
     throttled = bool(THROTTLED.search(detail))
     quota = _is_quota(detail, throttled=throttled)
+    if status in (400, 403, 422) and not throttled and not quota and FILTERED.search(detail):
+        return "CONTENT_FILTER"
     if status == 401 or (status == 403 and not quota and not throttled) or (status == 400 and BAD_KEY.search(detail)):
         return "AUTH"
     if quota or status == 402:
@@ -293,8 +342,14 @@ def classify_code(status: int, detail: str, *, told: bool = True) -> str:
         return "TIMEOUT"
     if status in (400, 413, 422):
         return "SERVER" if GONE.search(detail) else "INVALID_REQUEST"
-    # 424: Bedrock's word for a model that failed.
-    return "SERVER" if status >= 500 or status == 424 else f"HTTP_{status}"
+    # 409: a conversation that another request holds; 424: Bedrock's word for a model that failed; 425: too early.
+    return "SERVER" if status >= 500 or status in (409, 424, 425) else f"HTTP_{status}"
+
+
+def alone_too_large(detail: str) -> bool:
+    """True when a limit of tokens a minute is below this one request: only a shorter request can help."""
+    found = PER_MINUTE.search(detail)
+    return bool(found) and int(found[2].replace(",", "")) > int(found[1].replace(",", ""))
 
 
 def is_overflow(detail: str) -> bool:
@@ -325,9 +380,10 @@ def in_band(payload: Table, *, who: str) -> LLMError | None:
     """The error inside a reply with status 200 (a JSON body or a stream event), or None when there is none."""
     error = payload.get("error")
     base = _table(payload.get("base_resp")) or {}
-    if not error and payload.get("object") != "error" and not base.get("status_code"):
+    number = base.get("status_code") or (payload.get("error_code") if payload.get("error_msg") else None)
+    if not error and payload.get("object") != "error" and not number:
         return None
-    code = (_table(error) or payload).get("code")
+    code = IN_BAND.get(number) if isinstance(number, int) else (_table(error) or payload).get("code")
     body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
     if isinstance(code, int | str) and re.fullmatch(r"[1-5][0-9]{2}", str(code)):
         return classify(int(code), body, who=who)
@@ -350,6 +406,16 @@ GUESSES: tuple[tuple[int, re.Pattern[str]], ...] = (
 )
 """The status that an error inside a reply would have had, by its words; else it is a bad request."""
 
+IN_BAND: dict[int, int] = {
+    # MiniMax, base_resp.status_code
+    1000: 500, 1001: 504, 1002: 429, 1004: 401, 1008: 402, 1013: 500, 1024: 500, 1033: 500, 1039: 429, 1041: 429,
+    2045: 429, 2049: 401, 2056: 402,
+    # Baidu Qianfan, error_code
+    2: 503, 4: 429, 6: 403, 13: 401, 14: 401, 15: 401, 17: 402, 18: 429, 19: 402, 110: 401, 111: 401, 336100: 503,
+    336501: 429, 336502: 429,
+}  # fmt: skip
+"""The status that a vendor's own number inside a reply with status 200 stands for."""
+
 Table = dict[str, Any]
 
 
@@ -361,6 +427,7 @@ class _Words:
     detail: str
     html: bool = False
     told: bool = False
+    request_id: str | None = None
 
 
 def _words(body: bytes) -> _Words:
@@ -393,7 +460,15 @@ def _from_object(data: Table, text: str) -> _Words:
     message = _unpacked(message)
     parts = (holder.get("code"), holder.get("type"), holder.get("param"), message)
     detail = " ".join(str(part) for part in (*parts, *_quota_ids(holder)) if part not in (None, ""))
-    return _Words(message[:1000], detail or text[:2000], told=bool(message) and message != NOT_FOUND)
+    return _Words(
+        message[:1000], detail or text[:2000], told=bool(message) and message != NOT_FOUND, request_id=_request_id(data)
+    )
+
+
+def _request_id(data: Table) -> str | None:
+    """Anthropic, DashScope and others repeat the number of the request in the body."""
+    found = data.get("request_id") or data.get("requestId")
+    return found[:200] if isinstance(found, str) and found.strip() else None
 
 
 def _quota_ids(error: Table) -> list[str]:
@@ -436,39 +511,3 @@ def _table(value: JSON) -> Table | None:
 
 def _items(value: JSON) -> list[JSON]:
     return cast("list[JSON]", value) if isinstance(value, list) else []
-
-
-def retry_after_s(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
-    """The provider's request to wait, in seconds: `retry-after-ms`, `retry-after` as number or HTTP date.
-
-    Zero, negative, past and unreadable values are no request (RFC 9110 section 10.2.3).
-    """
-    if found := RETRY_AFTER_DIGITS.fullmatch(headers.get("retry-after-ms", "")):
-        return float(found.group(1)) / 1000 or None
-    value = headers.get("retry-after", "")
-    if found := RETRY_AFTER_DIGITS.fullmatch(value):
-        return float(found.group(1)) or None
-    try:
-        when = parsedate_to_datetime(value)
-    except (ValueError, IndexError, OverflowError):
-        return None
-    base = now or _server_time(headers) or datetime.now(UTC)
-    wait = (when.replace(tzinfo=when.tzinfo or UTC) - base).total_seconds()
-    return wait if wait > 0 else None
-
-
-_TOLD_WAIT = _any(r'"retryDelay":\s*"([0-9]{1,6}(?:\.[0-9]{1,9})?)s"')
-
-
-def _told_wait_s(body: bytes) -> float | None:
-    """The wait that stands in the body itself (google.rpc.RetryInfo), in seconds."""
-    found = _TOLD_WAIT.search(body[:65536].decode("utf-8", "replace"))
-    return float(found[1]) or None if found else None
-
-
-def _server_time(headers: Mapping[str, str]) -> datetime | None:
-    try:
-        when = parsedate_to_datetime(headers["date"]) if "date" in headers else None
-    except (ValueError, IndexError, OverflowError):
-        return None
-    return when and when.replace(tzinfo=when.tzinfo or UTC)

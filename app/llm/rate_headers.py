@@ -1,4 +1,4 @@
-"""What the headers of a reply say of an account's rate limits, in the spellings of the vendors."""
+"""What a reply says of an account's rate limits and of waiting, in the spellings of the vendors."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ SPELLINGS: tuple[tuple[Counted, str], ...] = (
 )
 """What is counted, and the header's name around `limit`, `remaining` and `reset`; the first that is there counts."""
 
+_BUCKETS = (
+    *(spelling for _, spelling in SPELLINGS),
+    "anthropic-ratelimit-input-tokens-{}",
+    "anthropic-ratelimit-output-tokens-{}",
+)
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -75,6 +80,80 @@ def reset_s(text: str, *, now: datetime | None = None) -> float | None:
     return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - moment).total_seconds())
 
 
+def retry_after_s(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
+    """The provider's request to wait, in seconds: `retry-after-ms`, `retry-after` as number or HTTP date.
+
+    Zero, negative, past and unreadable values are no request (RFC 9110 section 10.2.3).
+    """
+    if found := _RETRY_AFTER.fullmatch(headers.get("retry-after-ms", "")):
+        return float(found.group(1)) / 1000 or None
+    value = headers.get("retry-after", "")
+    if found := _RETRY_AFTER.fullmatch(value):
+        return float(found.group(1)) or None
+    try:
+        when = parsedate_to_datetime(value)
+    except (ValueError, IndexError, OverflowError):
+        return None
+    base = _aware(now or _server_time(headers) or datetime.now(UTC))
+    wait = (_aware(when) - base).total_seconds()
+    return wait if wait > 0 else None
+
+
+def exhausted_s(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
+    """Seconds until the last of the exhausted buckets is whole again, for a reply that was refused for its rate.
+
+    A bucket whose remainder is not told counts when no bucket's is.
+    """
+    moment = now or _server_time(headers)
+    empty: list[float] = []
+    untold: list[float] = []
+    told = False
+    for spelling in _BUCKETS:
+        reset = reset_s(headers.get(spelling.format("reset"), ""), now=moment)
+        remaining = _number(headers.get(spelling.format("remaining")))
+        told = told or remaining is not None
+        if reset and remaining is None:
+            untold.append(reset)
+        elif reset and remaining == 0:
+            empty.append(reset)
+    return max(empty, default=None) if told else max(untold, default=None)
+
+
+def told_wait_s(text: str) -> float | None:
+    """The wait that the words of a refusal name, in seconds: "try again in 6m0s", "retry after 20 seconds", "请20秒后".
+
+    Also google.rpc.RetryInfo and the `estimated_time` of a model that is being loaded (Hugging Face).
+    """
+    for pattern in _TOLD_WAITS:
+        if found := pattern.search(text):
+            parts = _WORDED.findall(found[1].lower())
+            return round(sum(float(value) * _UNITS[_short(unit)] for value, unit in parts), 6) or None
+    return None
+
+
+def _short(unit: str) -> str:
+    return "ms" if unit.startswith(("ms", "milli")) else unit[:1] or "s"
+
+
+_RETRY_AFTER = re.compile(r"\s*([0-9]{1,10}(?:\.[0-9]{1,6})?)\s*", re.ASCII)
+_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_UNIT = r"(?:milliseconds?|ms|minutes?|mins?|m|hours?|hrs?|h|days?|d|seconds?|secs?|s)"
+_WORDED = re.compile(rf"({_NUMBER}) ?([a-z]*)", re.ASCII)
+_TOLD_WAITS = tuple(
+    re.compile(pattern, re.IGNORECASE | re.ASCII)
+    for pattern in (
+        rf'"retryDelay":\s*"({_NUMBER}s)"',
+        rf'"estimated_time":\s*({_NUMBER})',
+        rf"(?:try (?:again )?(?:in|after)|please wait|wait for) ((?:{_NUMBER} ?{_UNIT}(?![a-z]) ?){{1,4}})",
+        rf"({_NUMBER}) ?秒.{{0,4}}后",
+    )
+)
+
+
+def _aware(when: datetime) -> datetime:
+    return when.replace(tzinfo=when.tzinfo or UTC)
+
+
 def _number(text: str | None) -> float | None:
     try:
         value = float(text or "")
@@ -85,6 +164,6 @@ def _number(text: str | None) -> float | None:
 
 def _server_time(headers: Mapping[str, str]) -> datetime | None:
     try:
-        return parsedate_to_datetime(headers["date"])
+        return _aware(parsedate_to_datetime(headers["date"]))
     except (KeyError, ValueError, IndexError, OverflowError):
         return None

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from app.llm.failures import (
     HINTS,
+    REQUEST_ID_HEADERS,
     RefusedOption,
     classify,
     classify_code,
     in_band,
     is_overflow,
     is_silent_overflow,
-    retry_after_s,
 )
+from app.llm.rate_headers import retry_after_s
 from app.schema.errors import CODES, LLMError
 from app.schema.stream import FinishReason
 from app.schema.usage import Usage
@@ -160,15 +161,28 @@ def test_h14_overflow_wordings(words: str, status: int) -> None:
     "words",
     [
         "ThrottlingException: Too many tokens, please wait before trying again.",
-        "Rate limit reached: tokens per minute (TPM): Limit 6000, Requested 7000, please reduce your message size",
+        "Rate limit reached: tokens per minute (TPM): Limit 6000, Used 5000, Requested 2000, please reduce",
         "Too many requests: maximum context length is 10 tokens",
-        "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 40000.",
     ],
 )
 @pytest.mark.parametrize("status", [400, 413, 429])
 def test_throttling_is_never_overflow(words: str, status: int) -> None:
     assert not is_overflow(words)
     assert found(status, openai(words)).code == "RATE_LIMIT"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 40000.",
+        "Request too large on tokens per minute (TPM): Limit 6000, Requested 6,001, please reduce your message size",
+    ],
+)
+@pytest.mark.parametrize("status", [400, 413, 429])
+def test_a_request_above_the_limit_of_a_minute_is_not_sent_again_unchanged(words: str, status: int) -> None:
+    assert not is_overflow(words)
+    error = found(status, openai(words))
+    assert (error.code, "alone" in error.hint) == ("CONTEXT_WINDOW_EXCEEDED", True)
 
 
 @pytest.mark.parametrize(
@@ -315,6 +329,77 @@ def test_h21_milliseconds_are_preferred_and_the_servers_clock_counts() -> None:
 def test_h21_any_retry_after_gives_a_positive_wait_or_none(value: str) -> None:
     wait = retry_after_s({"retry-after": value, "retry-after-ms": value, "date": value})
     assert wait is None or wait > 0
+
+
+WAITS = {
+    "OpenAI, seconds": ("Rate limit reached for gpt-5. Please try again in 20s.", 20.0),
+    "OpenAI, minutes": ("Please try again in 6m0s. Visit …", 360.0),
+    "OpenAI, milliseconds": ("Please try again in 350ms.", 0.35),
+    "Groq": ("tokens per day (TPD): Limit 100000, Used 99000, Requested 1500. Please try again in 7m12.5s.", 432.5),
+    "Azure": ("Rate limit is exceeded. Please retry after 20 seconds.", 20.0),
+    "Moonshot": ("max RPM: 3, please try again after 1 second", 1.0),
+    "Gemini": ("Quota exceeded for metric x, limit: 2. Please retry in 38.06s.", 38.06),
+    "GitHub": ("Rate limit of 50 per 86400s exceeded. Please wait 40000 seconds before retrying.", 40000.0),
+    "in words": ("try again in 2 minutes 5 sec", 125.0),
+    "Chinese": ("请求过于频繁，请 30 秒后再试", 30.0),
+    "nothing told": ("please try again later", None),
+    "in 0s": ("try again in 0s", None),
+    "a count": ("try again in 3 new conversations", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "seconds"), WAITS.values(), ids=WAITS)
+def test_the_wait_that_stands_in_the_words(words: str, seconds: float | None) -> None:
+    assert found(429, openai(words)).failure.retry_after_s == seconds
+    assert found(429, openai(words), {"retry-after": "7"}).failure.retry_after_s == 7
+
+
+def test_a_model_that_is_being_loaded_names_its_time() -> None:
+    error = found(503, {"error": "Model x is currently loading", "estimated_time": 20.5})
+    assert (error.code, error.failure.retry_after_s) == ("SERVER", 20.5)
+
+
+BUCKETS = {
+    "the exhausted one": ({"remaining-requests": "5", "reset-requests": "6m0s", "remaining-tokens": "0",
+                           "reset-tokens": "7.66s"}, 7.66),
+    "the later of two": ({"remaining-requests": "0", "reset-requests": "76ms", "remaining-tokens": "0",
+                          "reset-tokens": "2s"}, 2.0),
+    "none": ({"remaining-requests": "5", "reset-requests": "6m0s"}, None),
+    "remainders untold": ({"reset-requests": "6m0s"}, 360.0),
+    "epoch seconds": ({"remaining": "0", "reset": str(int(NOW.timestamp()) + 30)}, 30.0),
+    "epoch milliseconds": ({"remaining": "0", "reset": str((int(NOW.timestamp()) + 30) * 1000)}, 30.0),
+    "unreadable": ({"remaining-requests": "0", "reset-requests": "soon"}, None),
+    "negative": ({"remaining-requests": "0", "reset-requests": "-3"}, None),
+    "no number": ({"remaining-requests": "0", "reset-requests": "nan"}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "seconds"), BUCKETS.values(), ids=BUCKETS)
+def test_the_wait_of_the_exhausted_bucket(told: dict[str, str], seconds: float | None) -> None:
+    headers = {f"x-ratelimit-{name}": value for name, value in told.items()}
+    assert found(429, b"", headers).failure.retry_after_s == (seconds and pytest.approx(seconds))
+    assert found(500, b"", headers).failure.retry_after_s is None, "no refusal for the rate"
+
+
+def test_anthropic_buckets_are_dated() -> None:
+    headers = {
+        "date": "Thu, 20 Aug 2026 12:00:00 GMT",
+        "anthropic-ratelimit-requests-remaining": "3",
+        "anthropic-ratelimit-requests-reset": "2026-08-20T12:09:00Z",
+        "anthropic-ratelimit-input-tokens-remaining": "0",
+        "anthropic-ratelimit-input-tokens-reset": "2026-08-20T12:00:12Z",
+    }
+    assert classify(429, b"", headers).failure.retry_after_s == 12
+
+
+@pytest.mark.parametrize("header", REQUEST_ID_HEADERS)
+def test_h22_every_vendors_request_id(header: str) -> None:
+    assert found(500, b"", {header: "r1", "cf-ray": "r1"}).failure.request_id == "r1"
+
+
+def test_h22_a_request_id_in_the_body() -> None:
+    assert found(500, {"type": "error", "error": {"message": "x"}, "request_id": "req_1"}).failure.request_id == "req_1"
+    assert found(500, {"request_id": 7}).failure.request_id is None
 
 
 def test_h22_first_request_id_that_says_something() -> None:

@@ -40,6 +40,7 @@ class AnthropicAdapter(HTTPAdapter):
         "reasoning_effort": ("thinking", "output_config"),
         "response_format": ("output_config",),
         "cache": ("cache_control",),
+        "stop": ("stop_sequences",),
     }
 
     def __init__(self, account: Account, transport: Transport, *, route: str, facts: ModelFacts) -> None:

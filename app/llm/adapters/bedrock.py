@@ -56,6 +56,7 @@ class BedrockAdapter(HTTPAdapter):
     efforts = EFFORTS
     option_fields = {  # noqa: RUF012
         "temperature": ("inferenceConfig",),
+        "stop": ("inferenceConfig",),
         "tool_choice": ("toolConfig",),
         "reasoning_effort": ("additionalModelRequestFields", "outputConfig"),
         "response_format": ("outputConfig",),

@@ -153,7 +153,7 @@ class ConverseEncoder:
         thinks = "additionalModelRequestFields" in options
         if config.temperature is not None and facts.temperature and not thinks and "temperature" not in learned.dropped:
             inference["temperature"] = min(config.temperature, 1.0)
-        if config.stop:
+        if config.stop and "stop" not in learned.dropped:
             inference["stopSequences"] = list(config.stop)
         if inference:
             options["inferenceConfig"] = inference

@@ -11,6 +11,7 @@ from app.schema.errors import LLMError
 RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 SAID = {
     "temperature": "the model takes no temperature; it is left out from now on",
+    "stop": "the model takes no stop sequences; they are left out from now on",
     "stream_options": "the server does not report usage in streams; token counts are estimates",
     "tool_choice": "the server knows no tool_choice; the model is asked in words instead",
     "reasoning_effort": "the model takes no reasoning effort; it is left out from now on",

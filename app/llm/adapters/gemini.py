@@ -27,6 +27,7 @@ class GeminiAdapter(HTTPAdapter):
         "reasoning_effort": ("thinkingConfig",),
         "response_format": ("responseJsonSchema",),
         "tool_choice": ("toolConfig",),
+        "stop": ("stopSequences",),
     }
 
     def __init__(self, account: Account, transport: Transport, *, route: str, facts: ModelFacts) -> None:

@@ -156,7 +156,7 @@ def _generation(request: ModelRequest, learned: Learned, facts: ModelFacts) -> d
         options["maxOutputTokens"] = config.max_tokens
     if config.temperature is not None and facts.temperature and "temperature" not in learned.dropped:
         options["temperature"] = config.temperature
-    if config.stop:
+    if config.stop and "stop" not in learned.dropped:
         options["stopSequences"] = list(config.stop)
     if request.response_schema is not None and "response_format" not in learned.dropped:
         options["responseMimeType"] = "application/json"

@@ -170,7 +170,7 @@ def _tail(request: ModelRequest, learned: Learned, facts: ModelFacts, limit: int
     thinks = thinking.get("type") in ("enabled", "adaptive")
     if config.temperature is not None and facts.temperature and not thinks and "temperature" not in learned.dropped:
         options["temperature"] = config.temperature
-    if config.stop:
+    if config.stop and "stop" not in learned.dropped:
         options["stop_sequences"] = list(config.stop)
     if output := _output(request, learned, adaptive=thinking.get("type") == "adaptive"):
         options["output_config"] = output

@@ -31,7 +31,12 @@ class OllamaAdapter(HTTPAdapter):
     framing = "lines"
     features = frozenset(FEATURES) - {"caching"}
     efforts = EFFORTS
-    option_fields = {"reasoning_effort": ("think",), "response_format": ("format",)}  # noqa: RUF012
+    option_fields = {  # noqa: RUF012
+        "reasoning_effort": ("think",),
+        "response_format": ("format",),
+        "temperature": ("options",),
+        "stop": ("options",),
+    }
 
     def __init__(self, account: Account, transport: Transport, *, route: str, facts: ModelFacts) -> None:
         super().__init__(account, transport, route=route, facts=facts)

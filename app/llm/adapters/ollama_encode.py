@@ -156,7 +156,7 @@ def _tail(request: ModelRequest, learned: Learned, facts: ModelFacts, num_ctx: i
         options["num_predict"] = config.max_tokens
     if config.temperature is not None and facts.temperature and "temperature" not in learned.dropped:
         options["temperature"] = config.temperature
-    if config.stop:
+    if config.stop and "stop" not in learned.dropped:
         options["stop"] = list(config.stop)
     return tail | {"options": options}
 
