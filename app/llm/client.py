@@ -204,7 +204,7 @@ class LLM(metaclass=_ByName):
         is one or more calls to offered tools becomes those calls, unless `tools = "native"` is configured.
         """
         ctx = ctx or RunContext()
-        tools, refused = tool_schemas.usable(tools)
+        tools, refused = tool_schemas.usable(tools, vendor=self.vendor)
         for each in refused:
             ctx.notice("TOOL_LEFT_OUT", f"the tool {each.name} cannot be offered: {each.why}", once=True)
         asked = ModelRequest(

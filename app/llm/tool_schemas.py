@@ -26,6 +26,8 @@ MAX_DEPTH = 60
 MAX_DESCRIPTION = 1_024
 """Characters of a description that OpenAI and its look-alikes take."""
 CUT = " … [cut]"
+MOST_TOOLS = {"openai": 128, "azure": 128}
+"""How many tools these accounts take in one request (OpenAI API reference, `tools`); more are refused with 400."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]", re.ASCII)
@@ -117,13 +119,13 @@ class Refused:
     why: str
 
 
-def usable(tools: tuple[ToolSpec, ...]) -> tuple[tuple[ToolSpec, ...], tuple[Refused, ...]]:
-    """(the tools that any dialect can describe, those that none can); the same tuple when all can."""
+def usable(tools: tuple[ToolSpec, ...], *, vendor: str = "") -> tuple[tuple[ToolSpec, ...], tuple[Refused, ...]]:
+    """(the tools that can be described to this vendor, those that cannot); the same tuple when all can."""
     refused = {spec.name: why for spec in tools if (why := _why_not(spec))}
-    if not refused:
-        return tools, ()
-    kept = tuple(spec for spec in tools if spec.name not in refused)
-    return kept, tuple(Refused(name, why) for name, why in refused.items())
+    kept = tuple(spec for spec in tools if spec.name not in refused) if refused else tools
+    most = MOST_TOOLS.get(vendor, len(kept))
+    refused |= {spec.name: f"{vendor} takes at most {most} tools" for spec in kept[most:]}
+    return kept[:most], tuple(Refused(name, why) for name, why in refused.items())
 
 
 def _why_not(spec: ToolSpec) -> str:

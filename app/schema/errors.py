@@ -102,7 +102,7 @@ CODES: dict[str, CodeInfo] = {
     "IMAGE_DESCRIBED": CodeInfo("`[llm.vision]` described a picture for a model without vision, or could not"),
     "TOOLS_AS_TEXT": CodeInfo("tools are offered in words and calls read from text, because the server takes no calls"),
     "FALLBACK": CodeInfo("another model of the list `fallback` answers, because the one before it failed"),
-    "TOOL_LEFT_OUT": CodeInfo("a tool's schema is too deep or too large to be shown to a model"),
+    "TOOL_LEFT_OUT": CodeInfo("a tool is not offered: its schema is too deep or large, or the account takes no more"),
     "OPTION_DROPPED": CodeInfo("the server refused an option; it is left out from now on"),
     "BUDGET_FILE": CodeInfo("the file with the day's spending could not be used; its limits may be exceeded"),
     "PROMPT_CUT": CodeInfo("the server counted far fewer tokens than were sent: it cuts prompts in silence"),

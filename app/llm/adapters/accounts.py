@@ -26,6 +26,8 @@ class Quirks:
     key_header: str | None = None
     parallel_tool_calls: bool = False
     """True when the account knows the request field of that name."""
+    short_ids: bool = False
+    """True when the ids of calls must be nine letters or digits (Mistral API reference, tool calls)."""
     empty_parameters: bool = True
     """False when a tool without parameters must not describe them (Gemini refuses an object without properties)."""
     empty_text: bool = True
@@ -45,7 +47,7 @@ QUIRKS: dict[str, Quirks] = {
     "groq": Quirks(token_field="max_completion_tokens", parallel_tool_calls=True),
     "llama.cpp": Quirks(parallel_tool_calls=True),
     "embedded": Quirks(parallel_tool_calls=True),
-    "mistral": Quirks(stream_usage=False),
+    "mistral": Quirks(stream_usage=False, short_ids=True),
 }
 
 

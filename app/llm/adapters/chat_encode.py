@@ -13,7 +13,7 @@ from typing import Any
 
 from app.llm.adapters.accounts import EffortStyle, Quirks
 from app.llm.adapters.corrections import Learned
-from app.llm.adapters.wire import arguments_table, dumps
+from app.llm.adapters.wire import arguments_table, dumps, mistral_id, short_id
 from app.llm.tool_schemas import fitted, wire_name
 from app.schema.message import (
     Block,
@@ -53,7 +53,10 @@ class ChatEncoder:
         self._route = route
         self._quirks = quirks
         own = quirks.reasoning_replay or not quirks.empty_text
+        self._call_id = mistral_id if quirks.short_ids else short_id
         self._key = f"chat:{route}" if own else "chat"
+        if quirks.short_ids:
+            self._key += ":short"
         self._bare = not quirks.empty_parameters
 
     def body(
@@ -107,7 +110,7 @@ class ChatEncoder:
             options[learned.token_field or token_field] = config.max_tokens
         if config.temperature is not None and temperature and "temperature" not in learned.dropped:
             options["temperature"] = config.temperature
-        if config.stop is not None:
+        if config.stop is not None and "stop" not in learned.dropped:
             options["stop"] = list(config.stop)
         if config.reasoning_effort is not None and "reasoning_effort" not in learned.dropped:
             options |= _effort(self._quirks.effort_style, config.reasoning_effort)
@@ -133,9 +136,10 @@ class ChatEncoder:
         for result in message.tool_results:
             images = [block for block in result.content if isinstance(block, ImageBlock)]
             text = result.text or ("(see the image below)" if images else NO_OUTPUT)
-            entries.append(dumps({"role": "tool", "tool_call_id": result.call_id, "content": text}))
+            call_id = self._call_id(result.call_id)
+            entries.append(dumps({"role": "tool", "tool_call_id": call_id, "content": text}))
             if images:
-                after.append(dumps(_user((TextBlock(f"Image of the tool result {result.call_id}:"), *images))))
+                after.append(dumps(_user((TextBlock(f"Image of the tool result {call_id}:"), *images))))
         if any(isinstance(block, TextBlock | ImageBlock) for block in rest):
             after.append(dumps(_user(rest)))
         return _Encoded(b",".join(entries), b",".join(after), is_result=True)
@@ -147,8 +151,12 @@ class ChatEncoder:
         if self._quirks.reasoning_replay and message.reasoning and self._is_ours(message):
             entry["reasoning_content"] = message.reasoning
         if calls:
-            entry["tool_calls"] = [_call(call) for call in calls]
+            entry["tool_calls"] = [self._call(call) for call in calls]
         return entry
+
+    def _call(self, call: ToolCallBlock) -> dict[str, Any]:
+        function = {"name": wire_name(call.name), "arguments": wire_arguments(call.arguments)}
+        return {"id": self._call_id(call.id), "type": "function", "function": function}
 
     def _is_ours(self, message: Message) -> bool:
         return isinstance(message.source, ModelSource) and message.source.provider == self._route
@@ -165,14 +173,6 @@ def tool_bytes(spec: ToolSpec, *, bare: bool = False) -> bytes:
             function["parameters"] = tool.parameters
         known = spec.wire[key] = dumps({"type": "function", "function": function})
     return known
-
-
-def _call(call: ToolCallBlock) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": wire_name(call.name), "arguments": wire_arguments(call.arguments)},
-    }
 
 
 def wire_arguments(raw: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from app.llm.adapters.chat_encode import NO_OUTPUT, in_words, wire_arguments
 from app.llm.adapters.corrections import Learned
-from app.llm.adapters.wire import dumps
+from app.llm.adapters.wire import dumps, short_id
 from app.llm.models import ModelFacts
 from app.llm.tool_schemas import fitted, wire_name
 from app.schema.errors import LLMError
@@ -161,8 +161,10 @@ class ResponsesEncoder:
                 output = _parts(result.content)
             elif images:
                 output = result.text or "(see the image below)"
-                after.append(dumps(_user((TextBlock(f"Image of the tool result {result.call_id}:"), *images))))
-            items.append(dumps({"type": "function_call_output", "call_id": result.call_id, "output": output}))
+                after.append(
+                    dumps(_user((TextBlock(f"Image of the tool result {short_id(result.call_id)}:"), *images)))
+                )
+            items.append(dumps({"type": "function_call_output", "call_id": short_id(result.call_id), "output": output}))
         rest = [block for block in message.content if isinstance(block, TextBlock | ImageBlock)]
         if rest:
             after.append(dumps(_user(rest)))
@@ -179,7 +181,7 @@ def _assistant(content: tuple[Block, ...], kept: tuple[JSON, ...]) -> list[Item]
                 items.append({"type": "message", "role": "assistant", "content": [part], **known})
             case ToolCallBlock():
                 arguments = wire_arguments(block.arguments)
-                call = {"type": "function_call", "call_id": block.id, "name": wire_name(block.name)}
+                call = {"type": "function_call", "call_id": short_id(block.id), "name": wire_name(block.name)}
                 items.append(call | {"arguments": arguments})
             case ReasoningBlock() if known:
                 items.append(known)

@@ -64,12 +64,27 @@ def as_number(value: JSON) -> int:
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value) else 0
 
 
+MAX_ID = 64
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+def short_id(call_id: str) -> str:
+    """The id of a call as it came; one of more than 64 characters, which OpenAI refuses, as `legal_id`."""
+    return call_id if len(call_id) <= MAX_ID else legal_id(call_id)
+
+
+def mistral_id(call_id: str) -> str:
+    """The id of a call as Mistral wants it: exactly nine letters or digits, always the same for the same id."""
+    return call_id if _MISTRAL_ID.fullmatch(call_id) else _digest(call_id)[:9]
 
 
 def legal_id(call_id: str) -> str:
     """The id of a call as vendors allow it (letters, digits, `_`, `-`, at most 64), always the same for the same id."""
     if _ID.fullmatch(call_id):
         return call_id
-    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"{re.sub(r'[^a-zA-Z0-9_-]', '_', call_id)[:48]}-{digest}"
+    return f"{re.sub(r'[^a-zA-Z0-9_-]', '_', call_id)[:48]}-{_digest(call_id)[:12]}"
+
+
+def _digest(call_id: str) -> str:
+    return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
