@@ -10,7 +10,7 @@ from typing import Any
 
 from app.memory.packing import Redact
 from app.memory.session_lock import SessionLock
-from app.memory.session_store import TABLES, SessionStore, decoded, set_aside
+from app.memory.session_store import FILE_NAME, TABLES, SessionStore, decoded, refuse_foreign, set_aside
 from app.schema.errors import SessionError
 
 PIECE = 200
@@ -21,11 +21,12 @@ def salvage(folder: Path, redact: Redact) -> tuple[SessionStore, Path, int]:
     """Rebuild the file of `folder`; returns the new store, where the old file is kept, and how many rows were lost.
 
     Secrets that are known by now are masked on the way. Raises `SessionError` (`SESSION_BUSY`) while a session is in
-    use, and when there is no file.
+    use, when there is no file, and when it is a newer version's or another program's.
     """
     for lock in (folder / "locks").glob("*.lock"):
         if SessionLock(lock.parent, lock.stem).held_elsewhere:
             raise SessionError(f"the session {lock.stem} is in use", code="SESSION_BUSY", hint="end that run first")
+    refuse_foreign(folder / FILE_NAME)
     kept = set_aside(folder)
     if kept is None:
         raise SessionError(f"there are no sessions in {folder}", code="SESSION_UNKNOWN", hint="nothing needs repair")

@@ -16,6 +16,8 @@ FORMAT = "dragoman-session"
 VERSION = 1
 KINDS = frozenset({"created", "message", "started", "run_started", "run_finished", "plan_changed", "compacted"})
 LONGEST_LINE = 64 * 1024 * 1024
+LATEST = 253402214400.0
+"""Seconds; the last day of the year 9999. No calendar shows a time after it."""
 
 
 def export_session(sessions: Sessions, reference: str) -> Iterator[dict[str, JSON]]:
@@ -62,8 +64,8 @@ def import_session(sessions: Sessions, lines: Iterable[str]) -> tuple[str, list[
     if not ID.match(name) or sessions.store.sessions("id = ?", (name,)):
         name = secrets.token_hex(4)
     now = time.time()
-    columns: dict[str, JSON] = {"id": name, "created": _number(header.get("created"), now), "updated": now}
-    columns |= {key: sessions.redact(str(header.get(key, ""))) for key in ("agent", "workspace", "task", "state")}
+    columns: dict[str, JSON] = {"id": name, "created": _moment(header.get("created"), now), "updated": now}
+    columns |= {key: sessions.redact(_text(header.get(key, ""))) for key in ("agent", "workspace", "task", "state")}
     columns["kind"] = "flow" if header.get("kind") == "flow" else "agent"
     origin = plain_row("created", {"imported": True}, thread="", time=now, redact=sessions.redact, durable=True)
     sessions.store.append(None, [origin, *rows], columns=columns)
@@ -92,7 +94,7 @@ def _row(line: str, sessions: Sessions) -> Row:
     if len(line) > LONGEST_LINE:
         raise ValueError("longer than 64 MB")
     event = parse(line)
-    kind, thread, moment = str(event["kind"]), str(event["thread"]), _number(event["time"], 0.0)
+    kind, thread, moment = str(event["kind"]), _text(event["thread"]), _moment(event["time"], 0.0)
     if kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}")
     data = event["data"]
@@ -101,5 +103,11 @@ def _row(line: str, sessions: Sessions) -> Row:
     return plain_row(kind, data, thread=thread, time=moment, redact=sessions.redact, durable=True)
 
 
-def _number(value: JSON, default: float) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+def _moment(value: JSON, default: float) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and 0 <= value <= LATEST else default
+
+
+def _text(value: JSON) -> str:
+    """As text that can be stored: half a surrogate pair, which JSON can carry, becomes a question mark."""
+    return str(value).encode(errors="replace").decode()

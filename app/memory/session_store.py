@@ -376,17 +376,8 @@ class SessionStore:
     def _prepare_file(self) -> None:
         """Look at the file before SQLite does: what is not ours stays untouched, what is no database is set aside."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with self.path.open("rb") as file:
-                head = file.read(100)
-        except FileNotFoundError:
-            head = b""
-        if head.startswith(b"SQLite format 3\0") and len(head) == 100:
-            if int.from_bytes(head[68:72]) not in (APPLICATION_ID, 0):
-                raise SessionError(
-                    f"{self.path} belongs to another program", hint="move it away, or set DRAGOMAN_HOME elsewhere"
-                )
-            _refuse_newer(int.from_bytes(head[60:64]), self.path)
+        head = refuse_foreign(self.path)
+        if _is_database(head):
             return
         if head:
             self._set_aside("was empty" if not head.strip(b"\0\r\n\t ") else "is no session file")
@@ -395,6 +386,26 @@ class SessionStore:
     def _set_aside(self, why: str) -> None:
         if (kept := set_aside(self.folder)) is not None:
             self.warnings.append(f"{self.path} {why}; it was kept as {kept.name} and a new file begun")
+
+
+def refuse_foreign(path: Path) -> bytes:
+    """The first 100 bytes of a file, if any. Raises `SessionError` for a newer version's file and another program's."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+    except FileNotFoundError:
+        return b""
+    if _is_database(head):
+        if int.from_bytes(head[68:72]) not in (APPLICATION_ID, 0):
+            raise SessionError(
+                f"{path} belongs to another program", hint="move it away, or set DRAGOMAN_HOME elsewhere"
+            )
+        _refuse_newer(int.from_bytes(head[60:64]), path)
+    return head
+
+
+def _is_database(head: bytes) -> bool:
+    return head.startswith(b"SQLite format 3\0") and len(head) == 100
 
 
 def set_aside(folder: Path) -> Path | None:

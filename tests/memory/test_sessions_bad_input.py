@@ -20,6 +20,7 @@ from app.llm import history
 from app.memory.memory import Memory
 from app.memory.packing import squeezed, unsqueezed
 from app.memory.salvage import salvage
+from app.memory.session_export import import_session
 from app.memory.session_store import MIGRATIONS
 from app.memory.sessions import Sessions
 from app.schema.errors import SessionError
@@ -158,6 +159,8 @@ async def test_b137_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     with pytest.raises(SessionError) as caught:
         Sessions(tmp_path)
+    with pytest.raises(SessionError, match="has format"):
+        salvage(tmp_path, str)
     assert caught.value.code == "SESSION_NEWER"
     assert f"has format {len(MIGRATIONS) + 1}; this version knows {len(MIGRATIONS)}" in caught.value.message
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
@@ -276,7 +279,6 @@ async def test_b143_others_write_while_a_run_waits_for_its_model(tmp_path: Path)
 
 async def test_b145_an_id_that_is_used_again_is_judged_by_its_own_turn(tmp_path: Path) -> None:
     """A log from elsewhere: the first call was answered, the second of the same id was not."""
-    from app.memory.session_export import import_session
     from app.schema.message import message_to_json
 
     messages = [
@@ -630,3 +632,15 @@ async def test_repair_waits_for_nobody(tmp_path: Path) -> None:
         session.close()
     with pytest.raises(SessionError, match="there are no sessions in"):
         salvage(tmp_path / "nowhere", str)
+
+
+@pytest.mark.parametrize("moment", [1e308, -1, 10**400, True, "soon", None, 253402300800])
+def test_an_imported_time_outside_of_every_calendar_is_none(tmp_path: Path, moment: object) -> None:
+    head = {"format": "dragoman-session", "version": 1, "id": "x", "created": moment, "task": "a\ud800b"}
+    event = {"kind": "started", "thread": "\udfff", "time": moment, "data": {}}
+    with opened(tmp_path) as sessions:
+        import_session(sessions, map(json.dumps, [head, event]))
+        (row,) = sessions.list()
+        assert row.task == "a?b"
+        assert abs(row.created - time.time()) < 60
+        assert raw(sessions, "SELECT thread, time FROM event WHERE kind = 'started'") == [("?", 0.0)]
