@@ -49,13 +49,14 @@ async def test_before_the_run_starts(rig: Rig, fault_server: MakeServer) -> None
     await assert_next_run_works(agent)
 
 
-async def test_while_waiting_for_the_first_byte(rig: Rig, fault_server: MakeServer) -> None:
+async def test_l11_while_waiting_for_the_first_byte(rig: Rig, fault_server: MakeServer) -> None:
     server = await fault_server([stall(), reply("fine")])
     agent = rig.agent(rig.served_llm(server))
     result, events, seconds = await run_and_stop(agent, lambda _: bool(server.chats))
     assert (result.stop_reason, result.answer) == ("cancelled", "")
     assert seconds < 0.5
     assert types(events)[-1] == "run_finished"
+    assert [message.role for message in agent.memory.messages] == ["user"]
     await server.until(lambda s: s.disconnects == 1)
     await assert_next_run_works(agent)
 

@@ -192,7 +192,7 @@ async def test_terminate_with_success_after_a_failed_call_of_the_same_reply_is_p
     model.assert_finished()
 
 
-async def test_terminate_without_an_answer_falls_back_to_the_last_words_then_to_the_last_result(rig: Rig) -> None:
+async def test_d01_terminate_without_an_answer_falls_back_to_the_last_words_then_to_the_last_result(rig: Rig) -> None:
     end = ("terminate", {"status": "success"})
     agent, _ = rig.scripted([Turn(text="It is 4.", calls=(("note", {"text": "4"}),)), Turn(calls=(end,))], Note())
     assert (await agent.run("2+2")).answer == "It is 4."

@@ -145,7 +145,7 @@ async def test_m11_calls_in_text_run_and_prose_with_braces_is_the_answer(rig: Ri
     assert results(agent) == ["a", "b"]
 
 
-async def test_m19_a_refused_tool_choice_is_left_out_and_the_call_still_comes(
+async def test_o07_m19_a_refused_tool_choice_is_left_out_and_the_call_still_comes(
     rig: Rig, fault_server: MakeServer, ctx: RunContext, events: list[EventRecord]
 ) -> None:
     refusal = {

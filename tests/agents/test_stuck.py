@@ -70,11 +70,11 @@ def test_a_changed_result_resets_the_count() -> None:
     assert seen == ["fine", "fine", "hint", "fine", "fine", "hint"]
 
 
-def test_another_call_resets_the_count() -> None:
+def test_q02_another_call_resets_the_count() -> None:
     assert verdicts("aabaa") == ["fine"] * 5
 
 
-def test_arguments_are_compared_by_meaning() -> None:
+def test_q01_arguments_are_compared_by_meaning() -> None:
     same = [one("a", '{"x": 1, "y": 2}'), one("a", '{"y":2,"x":1}')]
     assert signature(same[0]) == signature(same[1])
     assert signature(one("a", "")) == signature(one("a", "{}"))
@@ -93,7 +93,7 @@ def hints(model: ScriptedAdapter) -> list[bool]:
     return [request.messages[-1].source == PluginSource("hint") for request in model.requests]
 
 
-async def test_m8_the_same_call_eight_times(rig: Rig) -> None:
+async def test_q01_m8_the_same_call_eight_times(rig: Rig) -> None:
     mark = Mark()
     agent, model = rig.scripted([call("mark", {"text": "a"})] * 8, mark)
     result = await agent.run("go")
@@ -144,7 +144,7 @@ async def test_a_refused_call_works_again_after_another_one(rig: Rig) -> None:
     assert mark.log.count("+a") == 5
 
 
-async def test_the_next_run_starts_with_a_clean_count(rig: Rig) -> None:
+async def test_q02_the_next_run_starts_with_a_clean_count(rig: Rig) -> None:
     turns = [call("mark", {"text": "a"})] * 3 + [say("one")] + [call("mark", {"text": "a"})] * 2 + [say("two")]
     agent, model = rig.scripted(turns, Mark())
     await agent.run("go")

@@ -130,7 +130,7 @@ def test_no_model_at_all(here, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["wrong-key", "wrong-address", "unknown-model"],
 )
-def test_what_a_provider_refuses(here, program: Program, answer, code: str, sentence: str, step: str) -> None:
+def test_d01_what_a_provider_refuses(here, program: Program, answer, code: str, sentence: str, step: str) -> None:
     with fault_server_thread([answer, answer]) as server:
         program.configure(f'[llm]\nbase_url = "{server.url}"\nmodel = "gpt-9"\napi_key = "{KEY}"\n')
         shown = here("go")

@@ -147,6 +147,13 @@ async def test_who_may_ask(headers: dict[str, str], expected: int, start: Start)
         assert (await session.get(f"{url}/health", headers=headers)).status == expected
 
 
+def test_a_port_that_cannot_be_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--port", "65536"])
+    assert caught.value.code == 2
+    assert "argument --port" in capsys.readouterr().err
+
+
 def test_an_open_address_needs_a_token(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAGOMAN_SERVER_TOKEN", raising=False)
     assert main(["--host", "0.0.0.0"]) == 2

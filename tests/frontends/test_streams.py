@@ -97,7 +97,7 @@ def assert_contract(events: list[dict]) -> None:
     assert len({event["run"] for event in events}) == 1
 
 
-def test_the_answer_alone_is_on_standard_output(program: Program) -> None:
+def test_d01_the_answer_alone_is_on_standard_output(program: Program) -> None:
     outcome = program("--llm", "test", "greet me")
     assert outcome.code == 0
     assert outcome.out == "greeting.txt is written; it says: Hello from Dragoman.\n"

@@ -143,7 +143,7 @@ def test_refused_words_are_said_to_the_model() -> None:
     assert sent["input"] == [user(text("be brief")), user(text("hi")), user(text(wanted))]
 
 
-def test_stop_sequences_cannot_be_said() -> None:
+def test_z12_stop_sequences_cannot_be_said() -> None:
     with pytest.raises(LLMError) as caught:
         encoded(ask("hi", stop=("END",)))
     assert caught.value.code == "UNSUPPORTED_OPTION"

@@ -95,6 +95,7 @@ class Attempts:
         self.count = 0
         self.waits: list[float] = []
         self.told: list[tuple[int, float, str]] = []
+        self.told_before_wait: list[int] = []
 
     async def attempt(self) -> str:
         self.count += 1
@@ -103,6 +104,7 @@ class Attempts:
         return "done"
 
     async def sleep(self, seconds: float) -> None:
+        self.told_before_wait.append(len(self.told))
         self.waits.append(seconds)
 
     async def run(self, policy: RetryPolicy = POLICY, rng: Callable[[], float] = lambda: 0.5) -> str:
@@ -132,11 +134,12 @@ async def test_two_failures_then_success() -> None:
     assert attempts.told == [(1, 0.5, "SERVER"), (2, 1.0, "TIMEOUT")]
 
 
-async def test_what_is_told_is_what_is_waited() -> None:
+async def test_y16_what_is_told_before_each_wait_is_what_is_waited() -> None:
     dice = iter([0.1, 0.9, 0.3])
     attempts = Attempts(*failures("SERVER", "SERVER", "SERVER"))
     await attempts.run(rng=lambda: next(dice))
     assert attempts.waits == [delay for _, delay, _ in attempts.told]
+    assert attempts.told_before_wait == [1, 2, 3]
 
 
 async def test_y09_limit_raises_the_last_error() -> None:
@@ -290,7 +293,7 @@ async def test_y08_only_the_finished_attempt_becomes_the_answer(
     assert shown == [("a", 1), ("b", 1), ("c", 1), ("whole", 2)]
 
 
-async def test_defect_06_token_limit_stops_in_milliseconds_without_a_request(
+async def test_o02_defect_06_token_limit_stops_in_milliseconds_without_a_request(
     make_llm: MakeLLM, waits: list[float]
 ) -> None:
     llm, server = await make_llm([])
@@ -303,7 +306,7 @@ async def test_defect_06_token_limit_stops_in_milliseconds_without_a_request(
     assert (server.chats, waits, ctx.ledger.requests) == ([], [], 0)
 
 
-async def test_y15_a_bare_stream_is_one_request(make_llm: MakeLLM) -> None:
+async def test_y15_w24_a_bare_stream_is_one_request(make_llm: MakeLLM) -> None:
     llm, server = await make_llm([status(503)])
     with pytest.raises(LLMError) as caught:
         await chunks_of(llm._service.adapter("main"), ask("hi"))  # type: ignore[reportPrivateUsage]

@@ -130,7 +130,7 @@ async def test_a_large_picture_reaches_the_model_in_the_size_it_takes(
         assert image.size == (2048, 512)
 
 
-def test_the_oldest_pictures_give_way_to_the_request_limit(ctx: RunContext, events: list[EventRecord]) -> None:
+def test_z10_the_oldest_pictures_give_way_to_the_request_limit(ctx: RunContext, events: list[EventRecord]) -> None:
     history = tuple(user_message((TextBlock(str(number)), ImageBlock("x" * 30, "image/png"))) for number in range(5))
     assert vision._within(history, 150, ctx) is history
     kept = vision._within(history, 100, ctx)

@@ -148,7 +148,7 @@ TURNS = st.lists(st.one_of(st.just("user"), st.just("answer"), st.integers(1, 7)
 
 
 @given(turns=TURNS, limit=st.integers(4, 25))
-def test_any_conversation_under_any_limit_gives_a_valid_view(turns: list[str | int], limit: int) -> None:
+def test_o06_any_conversation_under_any_limit_gives_a_valid_view(turns: list[str | int], limit: int) -> None:
     memory = Memory(limit)
     task = memory.add(user_message("task"))
     added: list[Message] = [task]
@@ -191,7 +191,7 @@ def test_the_same_words_again_are_another_message() -> None:
     assert (len(memory), memory.duplicates) == (2, 0)
 
 
-def test_b126_an_orphan_and_a_second_result_stay_out_of_the_view() -> None:
+def test_p09_b126_an_orphan_and_a_second_result_stay_out_of_the_view() -> None:
     memory = Memory()
     memory.add_all([user_message("task"), tool_result_message("orphan", "x"), *exchange(1)])
     memory.add(tool_result_message("c1-0", "again"))

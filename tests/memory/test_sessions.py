@@ -62,7 +62,7 @@ def everything() -> list[Message]:
     ]
 
 
-async def test_every_message_comes_back_as_it_was(tmp_path: Path) -> None:
+async def test_p03_every_message_comes_back_as_it_was(tmp_path: Path) -> None:
     messages = everything()
     with opened(tmp_path) as sessions:
         session, memory = begin(sessions)
@@ -91,7 +91,7 @@ async def test_what_is_settled_is_in_the_file_before_anything_else_happens(tmp_p
         session.close()
 
 
-async def test_calls_are_closed_by_what_is_known_of_them(tmp_path: Path) -> None:
+async def test_p01_p02_calls_are_closed_by_what_is_known_of_them(tmp_path: Path) -> None:
     """P01, P02: each open call gets exactly one result, in order, that says whether it may be made again."""
     with opened(tmp_path) as sessions:
         session, memory = begin(sessions)
@@ -118,7 +118,7 @@ async def test_calls_are_closed_by_what_is_known_of_them(tmp_path: Path) -> None
         session.close()
 
 
-async def test_repairing_twice_from_the_same_bytes_gives_the_same(tmp_path: Path) -> None:
+async def test_p04_repairing_twice_from_the_same_bytes_gives_the_same(tmp_path: Path) -> None:
     """P04."""
     with opened(tmp_path) as sessions:
         session, memory = begin(sessions)

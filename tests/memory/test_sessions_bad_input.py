@@ -34,7 +34,7 @@ def texts(memory: Memory) -> list[str]:
     return [message.text for message in memory.messages]
 
 
-async def test_b134_a_torn_tail_is_cut_off_and_nothing_fuses(tmp_path: Path) -> None:
+async def test_p05_b134_a_torn_tail_is_cut_off_and_nothing_fuses(tmp_path: Path) -> None:
     """A process killed while it appends: the last frames of the write-ahead log are torn."""
     with opened(tmp_path / "live") as sessions:
         session, memory = begin(sessions)
@@ -150,7 +150,7 @@ def test_b137_only_a_header_is_set_aside(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in tmp_path.glob("sessions.db.damaged-*")] == [content]
 
 
-async def test_b137_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
+async def test_p06_b137_a_newer_format_is_refused_untouched(tmp_path: Path) -> None:
     with opened(tmp_path) as sessions:
         session, memory = begin(sessions)
         memory.add(user_message("x"))

@@ -11,7 +11,7 @@ from app.schema.event import EventRecord, Notice, StepStarted
 from app.schema.run import EXIT_CODES, CancelToken, RunContext, RunError, RunResult, StopReason
 
 
-def test_the_first_cause_of_a_stop_wins() -> None:
+def test_l13_the_first_cause_of_a_stop_wins() -> None:
     token = CancelToken()
     assert (token.cancelled, token.cause) == (False, None)
     token.cancel("SIGTERM")

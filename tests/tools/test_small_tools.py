@@ -36,7 +36,7 @@ class Person:
         (Person(""), "(the user gave an empty answer)"),
     ],
 )
-async def test_defect_109_ask_human(human: Person | None, text: str) -> None:
+async def test_q05_defect_109_ask_human(human: Person | None, text: str) -> None:
     tool = AskHuman(human, answer_within_s=0.02)
     output = await tool.run(AskHumanArgs(question="Which colour?"), RunContext())
     assert (output.text, output.ok) == (text, True)

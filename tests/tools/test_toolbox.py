@@ -306,7 +306,7 @@ class Person:
         ("ask", False, False, "no person is there to approve"),
     ],
 )
-async def test_policies_without_a_person(
+async def test_l09_policies_without_a_person(
     policy: ApprovalPolicy, crosses: bool, runs: bool, words: str, ctx: RunContext, events: list[EventRecord]
 ) -> None:
     guarded = Guarded(crosses=crosses)
