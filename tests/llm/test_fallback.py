@@ -11,7 +11,7 @@ from app.config.settings import LLMSettings
 from app.llm.fallback import Fallback
 from app.llm.pool import LLMPool
 from app.schema.errors import LLMError, TokenLimitExceeded
-from app.schema.event import EventRecord
+from app.schema.event import EventRecord, Retrying
 from app.schema.message import tool_result_message, user_message
 from app.schema.run import RunContext
 from tests.conftest import MakeServer
@@ -152,3 +152,13 @@ async def test_text_that_leaves_the_machine_is_told(
     pool.get("b").local = False
     assert await pool.get().ask("hi", ctx=ctx) == "here"
     assert "CLOUD" in codes(events)
+
+
+async def test_y10_each_model_counts_its_own_retries(
+    fault_server: MakeServer, make_pool: MakePool, ctx: RunContext, events: list[EventRecord]
+) -> None:
+    bad, good = await fault_server([BUSY, BUSY]), await fault_server([BUSY, reply("here")])
+    pool = make_pool(default=config(bad, fallback=("b",)), b=config(good, model="other"))
+    assert await pool.get().ask("hi", ctx=ctx) == "here"
+    assert [record.event.attempt for record in events if isinstance(record.event, Retrying)] == [2, 1, 2]
+    assert (len(bad.chats), len(good.chats)) == (2, 2)

@@ -7,10 +7,14 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from app.llm import history
+from app.llm.adapters.http import HTTPAdapter
+from app.llm.transport import Timeouts, Transport
 from app.memory.memory import Memory
 from app.memory.recover import NOT_STARTED, REPEATABLE, UNKNOWN
 from app.memory.session_export import export_session, import_session
@@ -34,6 +38,9 @@ from app.schema.plan import Plan, PlanStep
 from app.schema.run import RunContext
 from app.schema.usage import Usage
 from benchmarks.sessions import fill, raw_bytes
+from tests.fault_server import FaultServer
+from tests.llm.asking import ask
+from tests.llm.dialects import DIALECTS, DialectRow
 from tests.memory.keeping import again, begin, called, opened, raw, results, said
 
 
@@ -74,6 +81,31 @@ async def test_p03_every_message_comes_back_as_it_was(tmp_path: Path) -> None:
         assert memory.messages == tuple(messages)
         assert [message.time for message in memory.messages] == [message.time for message in messages]
         assert (restored.closers, restored.doubts, restored.question, restored.damaged) == ((), (), None, [])
+        session.close()
+
+
+async def test_p03_an_empty_record_gets_nothing_added(tmp_path: Path) -> None:
+    with opened(tmp_path) as sessions:
+        session, _ = begin(sessions)
+        session.note("run_started", {"task": "x"})
+        session.close()
+        session, memory, restored = again(sessions)
+        assert (memory.messages, restored.closers, restored.damaged) == ((), (), [])
+        session.close()
+
+
+@pytest.mark.parametrize("row", DIALECTS, ids=lambda row: row.name)
+async def test_l19_a_resumed_conversation_gives_the_bytes_that_were_sent(row: DialectRow, tmp_path: Path) -> None:
+    server = SimpleNamespace(url="http://127.0.0.1/v1", root="http://127.0.0.1")
+    adapter = cast("HTTPAdapter", row.adapter(cast("FaultServer", server), Transport(), Timeouts()))
+    with opened(tmp_path) as sessions:
+        session, memory = begin(sessions)
+        memory.add_all([user_message("task"), called(("a", "bash", '{ "x":  1}'), ("b", "look", ""))])
+        memory.add_all([tool_result_message("a", "done"), tool_result_message("b", "no", is_error=True)])
+        sent = adapter.encode(ask(*history.prepare(memory.view())))
+        session.close()
+        session, memory, _ = again(sessions)
+        assert adapter.encode(ask(*history.prepare(memory.view()))) == sent
         session.close()
 
 
