@@ -222,6 +222,12 @@ async def serve(options: argparse.Namespace, front: Front) -> None:
         await runner.cleanup()
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m app.frontends.polling_server",
@@ -230,7 +236,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--config", metavar="PATH", help="configuration file")
     parser.add_argument("--llm", metavar="NAME", default="default", help="model configuration (default: [llm])")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=3333, help="port (default: 3333; 0 = any)")
+    parser.add_argument("--port", type=_port, default=3333, help="port (default: 3333; 0 = any)")
     parser.add_argument(
         "--token",
         default=os.environ.get("DRAGOMAN_SERVER_TOKEN", ""),

@@ -197,7 +197,9 @@ class Transport:
         if key not in self._proxies:
             host = parts.hostname or ""
             bypass = host in ("localhost", "::1") or host.startswith("127.") or bool(urllib.request.proxy_bypass(host))
-            self._proxies[key] = None if bypass else urllib.request.getproxies().get(parts.scheme)
+            proxy = None if bypass else urllib.request.getproxies().get(parts.scheme)
+            # HTTPS_PROXY=host:port is customary; curl and others take it as http, too.
+            self._proxies[key] = f"http://{proxy}" if proxy and "://" not in proxy else proxy
         return self._proxies[key]
 
     async def close(self) -> None:

@@ -151,7 +151,7 @@ def test_a_port_that_cannot_be_is_bad_usage(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit) as caught:
         main(["--port", "65536"])
     assert caught.value.code == 2
-    assert "argument --port" in capsys.readouterr().err
+    assert "argument --port: must be a number from 0 to 65535, not '65536'" in capsys.readouterr().err
 
 
 def test_an_open_address_needs_a_token(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

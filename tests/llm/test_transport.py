@@ -321,3 +321,19 @@ async def test_events_may_be_anything_after_the_finish(fault_server: MakeServer,
     late = {"choices": [], "x_extra": {"cost": 1}}
     server = await fault_server([events({"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}, late)])
     assert shorts(await chunks_of(make_adapter(server.url), ask()))[-1] == "F stop"
+
+
+@pytest.mark.parametrize("variable", ["", "http://"])
+async def test_a_proxy_may_be_named_without_its_scheme(
+    variable: str, monkeypatch: pytest.MonkeyPatch, make_adapter: MakeAdapter
+) -> None:
+    with socket.socket() as nobody:  # bound, and not listening
+        nobody.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HTTP_PROXY", f"{variable}127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.setenv("http_proxy", f"{variable}127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        with pytest.raises(LLMError) as caught:
+            await chunks_of(make_adapter("http://model.invalid/v1"), ask())
+    assert caught.value.message == "the proxy on the way to http://model.invalid failed"
+    assert caught.value.hint == "check HTTPS_PROXY and NO_PROXY"
