@@ -193,7 +193,7 @@ class HTTPAdapter(LLMAdapter):
             "POST", url, headers=headers, body=body, timeouts=self.account.timeouts
         ) as response:
             report(response.headers, refused=response.status == 429)
-            if response.status != 200:
+            if not 200 <= response.status < 300:
                 raise await self._refusal(response)
             async with aclosing(self.decode(response)) as chunks:
                 async for chunk in chunks:
@@ -257,8 +257,6 @@ class HTTPAdapter(LLMAdapter):
             body = await response.read()
         except LLMError:
             body = b""
-        if 200 <= response.status < 300 and not body:
-            return LLMError(f"{self.who} sent no body", "EMPTY_RESPONSE", status=response.status)
         return classify(response.status, body, response.headers, who=self.who)
 
     async def decode(self, response: Response) -> AsyncGenerator[Chunk]:
