@@ -302,6 +302,7 @@ HINTS: dict[str, str] = {
     "HTTP_404": "check base_url and `model`",
     "SERVER": "try again later, or use another model",
     "UNSUPPORTED_TOOLS": 'set tools = "auto" under [llm], or use a model that calls tools',
+    "CONTENT_FILTER": "word the task otherwise, or use another provider",
     "UNSUPPORTED_CONTENT": "use a model with vision, or leave the image out",
 }
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
+from app.llm.transport import transport_error
 from app.schema.errors import LLMError
 from tests.fault_server import (
     Behaviour,
@@ -69,6 +72,7 @@ STATUS = {
     "404 endpoint": Row(lambda: web_page(404), "ENDPOINT", "base_url"),
     "405": Row(lambda: status(405, ""), "ENDPOINT", "base_url"),
     "415": Row(lambda: status(415, ""), "ENDPOINT", "base_url"),
+    "407 of a proxy": Row(lambda: status(407, ""), "HTTP_407"),
     "408": Row(lambda: status(408, "")),
     "409": Row(error(409, "conversation locked")),
     "413 bytes": Row(error(413, "request_too_large"), "INVALID_REQUEST"),
@@ -202,6 +206,22 @@ async def test_fault(row: Row, make_llm: MakeLLM, waits: list[float]) -> None:
 
 
 # ruff: noqa: E501
+def test_a_host_that_is_not_found_is_named() -> None:
+    key = ConnectionKey("no.such.host", 443, True, True, None, None, None)
+    found = transport_error(aiohttp.ClientConnectorDNSError(key, OSError("unknown")), "https://no.such.host")
+    assert (found.code, "no.such.host" in found.message, found.hint) == (
+        "TRANSPORT",
+        True,
+        "check base_url and the network",
+    )
+
+
+async def test_loopback_is_reached_without_the_proxy(make_llm: MakeLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://user:secret@127.0.0.1:9")
+    llm, server = await make_llm([reply("fine")])
+    assert (await llm.ask("hi"), len(server.chats)) == ("fine", 1)
+
+
 LLM = "tests/llm/"
 AGENTS = "tests/agents/"
 ELSEWHERE = {
