@@ -14,9 +14,10 @@ from app.agents.toolcall import ANSWER_NEEDED, CALL_NEEDED, CUT, LAST_CALL, LAST
 from app.llm.adapters.scripted import Turn, call, fail, say
 from app.schema.errors import LLMError, TokenLimitExceeded, UsageError
 from app.schema.event import EventRecord, ModelReplied, RunFinished, RunStarted, StepStarted
-from app.schema.message import ImageBlock, PluginSource
+from app.schema.message import ImageBlock, PluginSource, ToolCallBlock
 from app.schema.run import RunContext
 from app.schema.usage import Ledger, Usage
+from app.tools.toolbox import Starting
 from tests.agents.rig import Mark, Note, Rig, assert_valid, notices, results, types
 
 
@@ -358,6 +359,24 @@ async def test_l17_a_failing_listener_raises_on_and_leaves_memory_valid(rig: Rig
     with pytest.raises(RuntimeError, match="the view broke"):
         await agent.run("go", RunContext(sink=sink))
     assert_valid(agent.memory.messages)
+    assert (await agent.run("again")).answer == "ok"
+
+
+async def test_l20_a_fault_in_the_dispatch_closes_every_open_call(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_: object, block: ToolCallBlock, __: object, *, starting: Starting) -> None:
+        await starting(block, "once")
+        raise RuntimeError("a bug")
+
+    agent, _ = rig.scripted([Turn(calls=(("mark", {"text": "a"}), ("mark", {"text": "b"}))), say("ok")], Mark())
+    with monkeypatch.context() as patch:
+        patch.setattr("app.tools.toolbox.Toolbox.call", broken)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await agent.run("go")
+    assert_valid(agent.memory.messages)
+    assert results(agent) == [
+        "mark: interrupted before it gave a result; its outcome is unknown",
+        "mark: not run: the run was interrupted before it",
+    ]
     assert (await agent.run("again")).answer == "ok"
 
 

@@ -28,7 +28,7 @@ from tests.llm.asking import ask, shorts
 from tests.llm.service_double import HELLO, HI, Double, coded, drain, request, serve, thinking
 
 
-async def test_c01_unknown_route() -> None:
+async def test_c01_y14_unknown_route() -> None:
     service = LLMService()
     stream = service.stream(request())
     with coded("NO_ADAPTER") as caught:
