@@ -350,7 +350,7 @@ async def test_the_time_limit_ends_the_run_with_valid_memory(rig: Rig) -> None:
     assert (await agent.run("next")).answer == "after"
 
 
-async def test_l17_a_failing_listener_raises_on_and_leaves_memory_valid(rig: Rig) -> None:
+async def test_l17_p08_a_failing_listener_raises_on_and_leaves_memory_valid(rig: Rig) -> None:
     def sink(record: EventRecord) -> None:
         if record.event.type == "tool_finished":
             raise RuntimeError("the view broke")
@@ -413,7 +413,7 @@ async def test_a_nested_run_counts_its_own_requests_and_opens_no_run(
     assert ctx.ledger.requests == 6
 
 
-async def test_the_model_is_announced_once_a_run(rig: Rig, ctx: RunContext, events: list[EventRecord]) -> None:
+async def test_l03_the_model_is_announced_once_a_run(rig: Rig, ctx: RunContext, events: list[EventRecord]) -> None:
     agent, _ = rig.scripted([call("note", {}), say("ok")], Note(), why_llm="of [llm.tester]")
     await agent.run("go", ctx)
     said = "tester uses [llm]: model scripted at test (because of [llm.tester])"
