@@ -110,7 +110,7 @@ _ROWS = (
     _local("llama.cpp", "llama.cpp", "http://127.0.0.1:8080/v1", ("LLAMA_API_KEY",),
            aliases=("llamacpp", "llama_cpp", "llama_server")),
     _local("vllm", "vLLM", "http://127.0.0.1:8000/v1", ("VLLM_API_KEY",)),
-    _local("local", "a local OpenAI-compatible server", ""),
+    _local("local", "a local server", ""),
     _local("server", "agenticSeek's model server", "http://127.0.0.1:3333", dialect="polling"),
     Vendor("embedded", "the embedded model", "", (), True, "qwen2.5-coder-1.5b-instruct", aliases=("xllamacpp",),
            dialect="embedded"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from app.frontends.terminal import many
 from app.memory.memory import Memory
 from app.memory.recover import Restored
 from app.memory.salvage import salvage
-from app.memory.session_export import export_session, import_session
+from app.memory.session_export import LATEST, export_session, import_session
 from app.memory.session_store import SessionRow
 from app.memory.sessions import Sessions, sessions_folder, title
 from app.schema.errors import DragomanError, UsageError
@@ -193,8 +194,13 @@ def _short(text: str) -> str:
 
 
 def _when(moment: float) -> str:
-    return datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(_shown(moment)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _shown(moment: float) -> float:
+    """A damaged row may hold any number; the nearest time that has a date is shown."""
+    return 0.0 if math.isnan(moment) else min(max(moment, 0.0), LATEST)
 
 
 def _iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(_shown(moment), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

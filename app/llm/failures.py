@@ -298,7 +298,7 @@ HINTS: dict[str, str] = {
     "RATE_LIMIT": "wait, or use another model",
     "CONTEXT_WINDOW_EXCEEDED": "shorten the task or use a model with a larger context window",
     "UNKNOWN_MODEL": "check `model`; `python main.py models` lists what is reachable",
-    "ENDPOINT": "check base_url; it usually ends in /v1",
+    "ENDPOINT": "check base_url and api_type; for chat completions the address usually ends in /v1",
     "HTTP_404": "check base_url and `model`",
     "SERVER": "try again later, or use another model",
     "UNSUPPORTED_TOOLS": 'set tools = "auto" under [llm], or use a model that calls tools',

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
@@ -253,6 +255,18 @@ def test_a_home_that_cannot_be_written_keeps_nothing_and_says_so(here, program: 
     assert notice["message"].startswith("this run is not stored and cannot be resumed: the sessions in ")
     refused = here("task", "--resume", "last")
     assert (refused.code, refused.out) == (2, "")
+
+
+def test_a_row_with_an_impossible_time_is_shown_all_the_same(here, program: Program, home: Path) -> None:
+    program.script(say("answer"))
+    here("the task")
+    with contextlib.closing(sqlite3.connect(home / "sessions" / "sessions.db")) as base, base:
+        base.execute("UPDATE session SET created = 1e308, updated = -1e308")
+        base.execute("UPDATE event SET time = 1e308")
+    (row,) = kept(here)
+    assert (row["created"][:4], row["time"][:4]) == ("9999", "1970")
+    assert "the task" in here("sessions").out
+    assert "answer" in here("sessions", "show", "last").out
 
 
 def test_a_newer_file_is_left_alone(here, program: Program, home: Path) -> None:
