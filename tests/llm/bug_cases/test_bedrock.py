@@ -38,11 +38,13 @@ def decoded(*events: tuple[str, Any]) -> list[Chunk]:
     ],
 )
 def test_b072_every_stop_reason(reason: str, end: str) -> None:
+    """pydantic/pydantic-ai#5640"""
     assert shorts(decoded(HI, ("messageStop", {"stopReason": reason})))[-1] == end
     whole = {"output": {"message": {"content": [{"text": "Hi"}]}}, "stopReason": reason}
     assert shorts(ConverseDecoder("x", "y").complete_body(whole))[-1] == end
 
 
 def test_b073_a_start_without_a_message() -> None:
+    """pydantic/pydantic-ai#5818"""
     start = ("messageStart", {"message": None, "role": None})
     assert shorts(decoded(start, HI, STOP)) == ["S0 text", "T0 Hi", "E0 Hi", "F stop"]

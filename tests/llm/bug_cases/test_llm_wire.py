@@ -30,18 +30,21 @@ def piece(index: int, call_id: str | None, name: str | None, arguments: str) -> 
 
 
 def test_b001_whole_calls_with_one_index_are_three() -> None:
+    """BerriAI/litellm#7621"""
     cities = ["San Francisco", "Tokyo", "Paris"]
     wire = [piece(0, f"call_{city}", "weather", json.dumps({"location": city})) for city in cities]
     assert calls_of(decode(*wire, delta("tool_calls"))) == [("weather", {"location": city}) for city in cities]
 
 
 def test_b004_interleaved_calls_keep_ids_and_names() -> None:
+    """BerriAI/litellm#39796"""
     openers = [piece(index, f"c{index}", f"f{index}", "") for index in range(3)]
     rest = [piece(index, None, None, part) for part in ('{"a":', "1}") for index in range(3)]
     assert calls_of(decode(*openers, *rest, delta("tool_calls"))) == [(f"f{index}", {"a": 1}) for index in range(3)]
 
 
 def test_b006_an_end_without_a_reason_is_no_answer() -> None:
+    """BerriAI/litellm#40260"""
     with pytest.raises(LLMError) as caught:
         decode(delta(content="half an ans"), done=False)
     assert caught.value.code == "STREAM_CLOSED"
@@ -50,16 +53,19 @@ def test_b006_an_end_without_a_reason_is_no_answer() -> None:
 
 @pytest.mark.parametrize("odd", [{"choices": None}, {"choices": []}, {}, {"choices": [{"index": 0}]}])
 def test_b010_b015_events_without_a_delta_are_skipped(odd: Any) -> None:
+    """pydantic/pydantic-ai#5170, microsoft/autogen#6465"""
     chunks = decode(odd, delta(content="hello "), odd, delta(content="world"), delta("stop"))
     assert "E0 hello world" in shorts(chunks)
 
 
 def test_b022_thinking_that_is_an_object_is_left_out() -> None:
+    """pydantic/pydantic-ai#5155"""
     odd = {"reasoningContent": {"reasoningText": {"text": "", "signature": "CoAI"}}}
     assert shorts(decode(delta("stop", content="response", reasoning_content=odd)))[:2] == ["S0 text", "T0 response"]
 
 
 def test_b049_b051_usage_is_the_last_word_and_holds_its_thinking() -> None:
+    """langchain-ai/langchain#31351, browser-use/browser-use#4075"""
     counts = [{"choices": [], "usage": {"prompt_tokens": 35, "completion_tokens": count}} for count in (0, 1, 2)]
     assert "U 35 0 2 0" in shorts(decode(delta(content="x"), *counts, delta("stop")))
     details = {"completion_tokens_details": {"reasoning_tokens": 256}}
@@ -78,16 +84,19 @@ OVERFLOW = {
 
 @pytest.mark.parametrize("error", OVERFLOW.values(), ids=OVERFLOW)
 def test_b054_b055_b057_b058_overflow_is_told(error: Any) -> None:
+    """BerriAI/litellm#10793, BerriAI/litellm#15968, google-gemini/gemini-cli#5807, anomalyco/opencode#17746"""
     assert classify(400, json.dumps({"error": error}).encode()).code == "CONTEXT_WINDOW_EXCEEDED"
     assert "CONTEXT_WINDOW_EXCEEDED" not in RETRIED_CODES
 
 
 def test_b039_a_call_the_model_got_wrong_is_its_own_kind() -> None:
+    """pydantic/pydantic-ai#4354"""
     error = {"message": "Failed to call a function", "type": "invalid_request_error", "code": "tool_use_failed"}
     assert classify(400, json.dumps({"error": error}).encode()).code == "INVALID_TOOL_CALL"
 
 
 def test_b066_an_error_with_status_200_is_an_error() -> None:
+    """runpod-workers/worker-vllm#57"""
     said = {"code": 404, "message": "The model `x` does not exist.", "object": "error", "type": "NotFoundError"}
     error = in_band(said, who="the server")
     assert error is not None
@@ -99,6 +108,7 @@ def test_b066_an_error_with_status_200_is_an_error() -> None:
     [(1008, "insufficient balance", "QUOTA"), (1002, "rate limit", "RATE_LIMIT"), (1004, "unauthorized", "AUTH")],
 )
 def test_b067_minimax_says_it_in_base_resp(code: int, words: str, expected: str) -> None:
+    """QwenLM/qwen-code#8322"""
     error = in_band({"choices": None, "base_resp": {"status_code": code, "status_msg": words}}, who="MiniMax")
     assert error is not None
     assert error.code == expected

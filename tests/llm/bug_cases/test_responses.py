@@ -15,6 +15,7 @@ WIRE: dict[str, Any] = {"server": {"dialect": Responses()}, "api_type": "openai_
 
 
 async def test_b007_a_failure_after_the_200_is_no_empty_answer(make_llm: MakeLLM) -> None:
+    """BerriAI/litellm#32475"""
     failed = {"status": "failed", "error": {"code": "server_error", "message": "boom"}, "output": []}
     script = [
         events({"type": "response.created", "response": {}}, {"type": "response.failed", "response": failed}),
@@ -34,6 +35,7 @@ async def test_b007_a_failure_after_the_200_is_no_empty_answer(make_llm: MakeLLM
     ],
 )
 async def test_b027_an_end_that_is_no_success_is_no_result(answer: Any, code: str, make_llm: MakeLLM) -> None:
+    """openai/openai-agents-python#4516"""
     kind = f"response.{answer['status']}"
     script = [events({"type": kind, "response": {"object": "response", "output": [], **answer}})] * 6
     llm, _ = await make_llm(script, **WIRE)
@@ -43,6 +45,7 @@ async def test_b027_an_end_that_is_no_success_is_no_result(answer: Any, code: st
 
 
 async def test_b028_no_tool_options_without_tools(make_llm: MakeLLM) -> None:
+    """pydantic/pydantic-ai#4935"""
     answer = {"object": "response", "status": "completed", "output": []}
     answer["output"] = [{"type": "message", "content": [{"type": "output_text", "text": "fine"}]}]  # type: ignore[assignment]
     script = [events({"type": "response.completed", "response": answer})]

@@ -17,6 +17,7 @@ def spec(parameters: dict[str, Any], name: str = "f", description: str = "Does i
 
 
 def test_b075_names_with_slashes_and_dots_become_legal_and_come_back() -> None:
+    """FoundationAgents/OpenManus#1143"""
     tool = spec({"type": "object", "properties": {}}, "mcp_files/local.v1_read.file")
     name = fitted(tool, "chat").name
     assert name == wire_name(tool.name) == "mcp_files_local_v1_read_file-" + name[-8:]
@@ -27,6 +28,7 @@ def test_b075_names_with_slashes_and_dots_become_legal_and_come_back() -> None:
 
 
 def test_b080_members_of_all_of_are_visited() -> None:
+    """pydantic/pydantic-ai#6394"""
     one = {"type": "object", "properties": {"a": {"type": "string", "$comment": "x"}}}
     two = {"type": "object", "properties": {"b": {"type": "integer"}}}
     expected = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
@@ -36,12 +38,14 @@ def test_b080_members_of_all_of_are_visited() -> None:
 
 
 def test_b081_a_map_shows_that_it_has_no_fixed_properties() -> None:
+    """pydantic/pydantic-ai#3712"""
     given = {"type": "object", "properties": {"env": {"type": "object", "additionalProperties": {"type": "string"}}}}
     env = fitted(spec(given), "chat").parameters["properties"]["env"]
     assert env == {"type": "object", "additionalProperties": {"type": "string"}, "properties": {}}
 
 
 def test_b083_a_schema_too_deep_loses_its_tool_alone() -> None:
+    """openai/openai-agents-python#4358"""
     deep: dict[str, Any] = {"type": "object"}
     for _ in range(1000):
         deep = {"type": "object", "properties": {"x": deep}}
@@ -58,6 +62,7 @@ def test_b083_a_schema_too_deep_loses_its_tool_alone() -> None:
 
 @pytest.mark.parametrize(("rungs", "why"), [(15, "has more than 5000 parts"), (30, "is nested deeper than 60 levels")])
 def test_b084_a_ladder_of_references_is_refused_at_once(rungs: int, why: str) -> None:
+    """openai/openai-agents-python#3838"""
     ladder: dict[str, Any] = {
         f"d{i}": {"type": "object", "properties": {k: {"$ref": f"#/$defs/d{i + 1}"} for k in "ab"}}
         for i in range(rungs)
@@ -78,6 +83,7 @@ def test_a_reference_to_itself_ends_in_an_open_value() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "é", "日", "👍"])
 def test_b092_long_words_are_cut_with_a_mark(letter: str) -> None:
+    """FoundationAgents/OpenManus#787"""
     tool = spec({"type": "object", "properties": {}}, description=letter * 1100)
     assert fitted(tool, "chat").description == letter * (1024 - len(CUT)) + CUT
     assert fitted(tool, "messages").description == tool.description
@@ -85,6 +91,7 @@ def test_b092_long_words_are_cut_with_a_mark(letter: str) -> None:
 
 @pytest.mark.parametrize("family", ["chat", "responses", "messages", "gemini", "converse"])
 def test_b093_a_union_at_the_top_becomes_words(family: Any) -> None:
+    """browser-use/browser-use#4212"""
     properties = {name: {"type": "integer"} for name in ("index", "x", "y")}
     union = [{"required": ["index"]}, {"required": ["x", "y"]}]
     tool = fitted(spec({"type": "object", "properties": properties, "oneOf": union}), family)
