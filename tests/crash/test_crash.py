@@ -1,6 +1,6 @@
 """Nothing promised is lost and nothing is done twice, wherever a process is killed or its disk fails.
 
-`DRAGOMAN_CRASH_KILLS` sets another number of kills, for example 10000 for a night.
+`DRAGOMAN_NIGHTLY=1` makes them 10,000; `DRAGOMAN_CRASH_KILLS` sets another number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if sys.platform == "win32":
     pytest.skip("fork and SIGKILL", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = int(os.environ.get("DRAGOMAN_CRASH_KILLS", "200"))
+NIGHT = 10_000 if os.environ.get("DRAGOMAN_NIGHTLY") else 200
+KILLS = int(os.environ.get("DRAGOMAN_CRASH_KILLS", NIGHT))
 
 
 @pytest.fixture
