@@ -8,11 +8,11 @@ Wire facts: OpenAI API reference, "Create chat completion".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from app.llm.adapters.accounts import EffortStyle, Quirks
 from app.llm.adapters.corrections import Learned
+from app.llm.adapters.turns import Encoded, in_order
 from app.llm.adapters.wire import arguments_table, dumps, mistral_id, short_id
 from app.llm.tool_schemas import fitted, wire_name
 from app.schema.message import (
@@ -35,15 +35,6 @@ EFFORTS: dict[EffortStyle, tuple[str, ...]] = {
 }
 """The reasoning efforts a user may name; `off` and `none` are one. Which of them a model has, its vendor says."""
 NO_OUTPUT = "(no output)"
-
-
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """One message on the wire: its own entries, and entries that must wait until all results of a turn are out."""
-
-    body: bytes
-    after: bytes
-    is_result: bool
 
 
 class ChatEncoder:
@@ -82,20 +73,16 @@ class ChatEncoder:
     def _messages(self, request: ModelRequest, learned: Learned) -> Iterator[bytes]:
         if request.system:
             yield dumps({"role": "user" if "system" in learned.dropped else "system", "content": request.system})
-        waiting: list[bytes] = []
-        for message in request.messages:
-            encoded: _Encoded | None = message.wire.get(self._key)
-            if encoded is None:
-                encoded = message.wire[self._key] = self._message(message)
-            if waiting and not encoded.is_result:
-                yield from waiting
-                waiting.clear()
-            yield encoded.body
-            if encoded.after:
-                waiting.append(encoded.after)
-        yield from waiting
+        yield from in_order(self._encoded(request.messages))
         if words := in_words(request, learned):
             yield dumps({"role": "user", "content": words})
+
+    def _encoded(self, messages: Iterable[Message]) -> Iterator[Encoded]:
+        for message in messages:
+            encoded: Encoded | None = message.wire.get(self._key)
+            if encoded is None:
+                encoded = message.wire[self._key] = self._message(message)
+            yield encoded
 
     def _tail(
         self, request: ModelRequest, learned: Learned, *, token_field: str, temperature: bool, one_call: bool
@@ -119,13 +106,13 @@ class ChatEncoder:
             options["response_format"] = {"type": "json_schema", "json_schema": schema}
         return b"]" + (b"," + dumps(options)[1:] if options else b"}")
 
-    def _message(self, message: Message) -> _Encoded:
+    def _message(self, message: Message) -> Encoded:
         if message.tool_results:
             return self._results(message)
         entry = self._assistant(message) if message.role == "assistant" else _user(message.content)
-        return _Encoded(dumps(entry), b"", is_result=False)
+        return Encoded(dumps(entry), b"", is_result=False)
 
-    def _results(self, message: Message) -> _Encoded:
+    def _results(self, message: Message) -> Encoded:
         """Tool entries; what else the message holds, and images, which most servers take only from a user, wait.
 
         A user entry may not stand between two results of the same turn.
@@ -142,7 +129,7 @@ class ChatEncoder:
                 after.append(dumps(_user((TextBlock(f"Image of the tool result {call_id}:"), *images))))
         if any(isinstance(block, TextBlock | ImageBlock) for block in rest):
             after.append(dumps(_user(rest)))
-        return _Encoded(b",".join(entries), b",".join(after), is_result=True)
+        return Encoded(b",".join(entries), b",".join(after), is_result=True)
 
     def _assistant(self, message: Message) -> dict[str, Any]:
         calls = message.tool_calls

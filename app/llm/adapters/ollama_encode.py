@@ -8,11 +8,11 @@ the model anew.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from app.llm.adapters.chat_encode import NO_OUTPUT, in_words, tool_bytes
 from app.llm.adapters.corrections import Learned
+from app.llm.adapters.turns import Encoded, in_order
 from app.llm.adapters.wire import arguments_table, dumps
 from app.llm.models import ModelFacts
 from app.llm.tool_schemas import wire_name
@@ -28,15 +28,6 @@ BYTES_PER_TOKEN = 3
 """On the safe side: English has four to five, Chinese three."""
 
 Entry = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """One message on the wire: its own entries, and entries that must wait until all results of a turn are out."""
-
-    body: bytes
-    after: bytes
-    is_result: bool
 
 
 class OllamaEncoder:
@@ -76,28 +67,24 @@ class OllamaEncoder:
     def _entries(self, request: ModelRequest, learned: Learned) -> Iterator[bytes]:
         if request.system:
             yield dumps({"role": "user" if "system" in learned.dropped else "system", "content": request.system})
-        names: dict[str, str] = {}
-        waiting: list[bytes] = []
-        for message in request.messages:
-            names.update((call.id, wire_name(call.name)) for call in message.tool_calls)
-            encoded: _Encoded | None = message.wire.get(self._key)
-            if encoded is None:
-                encoded = message.wire[self._key] = self._message(message, names)
-            if waiting and not encoded.is_result:
-                yield from waiting
-                waiting.clear()
-            yield encoded.body
-            if encoded.after:
-                waiting.append(encoded.after)
-        yield from waiting
+        yield from in_order(self._encoded(request.messages))
         if words := in_words(request, learned):
             yield dumps({"role": "user", "content": words})
 
-    def _message(self, message: Message, names: Mapping[str, str]) -> _Encoded:
+    def _encoded(self, messages: Iterable[Message]) -> Iterator[Encoded]:
+        names: dict[str, str] = {}
+        for message in messages:
+            names.update((call.id, wire_name(call.name)) for call in message.tool_calls)
+            encoded: Encoded | None = message.wire.get(self._key)
+            if encoded is None:
+                encoded = message.wire[self._key] = self._message(message, names)
+            yield encoded
+
+    def _message(self, message: Message, names: Mapping[str, str]) -> Encoded:
         if message.tool_results:
             return _results(message, names)
         entry = self._assistant(message) if message.role == "assistant" else _user(message.content)
-        return _Encoded(dumps(entry), b"", is_result=False)
+        return Encoded(dumps(entry), b"", is_result=False)
 
     def _assistant(self, message: Message) -> Entry:
         entry: Entry = {"role": "assistant", "content": message.text}
@@ -109,7 +96,7 @@ class OllamaEncoder:
         return entry
 
 
-def _results(message: Message, names: Mapping[str, str]) -> _Encoded:
+def _results(message: Message, names: Mapping[str, str]) -> Encoded:
     entries: list[bytes] = []
     after: list[bytes] = []
     for result in message.tool_results:
@@ -122,7 +109,7 @@ def _results(message: Message, names: Mapping[str, str]) -> _Encoded:
     rest = [block for block in message.content if isinstance(block, TextBlock | ImageBlock)]
     if rest:
         after.append(dumps(_user(rest)))
-    return _Encoded(b",".join(entries), b",".join(after), is_result=True)
+    return Encoded(b",".join(entries), b",".join(after), is_result=True)
 
 
 def _user(content: Iterable[Block]) -> Entry:

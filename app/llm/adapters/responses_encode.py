@@ -8,11 +8,11 @@ Wire facts: OpenAI API reference, "Create a model response".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from app.llm.adapters.chat_encode import NO_OUTPUT, in_words, wire_arguments
 from app.llm.adapters.corrections import Learned
+from app.llm.adapters.turns import Encoded, in_order
 from app.llm.adapters.wire import dumps, short_id
 from app.llm.models import ModelFacts
 from app.llm.tool_schemas import fitted, wire_name
@@ -34,15 +34,6 @@ EFFORTS = ("off", "none", "minimal", "low", "medium", "high", "xhigh", "max")
 MIN_OUTPUT_TOKENS = 16
 """OpenAI refuses a smaller `max_output_tokens`."""
 Item = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """One message on the wire: its own items, and items that must wait until all outputs of a turn are out."""
-
-    body: bytes
-    after: bytes
-    is_result: bool
 
 
 class ResponsesEncoder:
@@ -83,23 +74,17 @@ class ResponsesEncoder:
     def _items(self, request: ModelRequest, learned: Learned) -> Iterator[bytes]:
         if request.system and "system" in learned.dropped:
             yield dumps(_user((TextBlock(request.system),)))
-        replays = "replay" not in learned.dropped
-        key = self._keys[replays]
-        waiting: list[bytes] = []
-        for message in request.messages:
-            encoded: _Encoded | None = message.wire.get(key)
-            if encoded is None:
-                encoded = message.wire[key] = self._message(message, replays=replays)
-            if waiting and not encoded.is_result:
-                yield from waiting
-                waiting.clear()
-            if encoded.body:
-                yield encoded.body
-            if encoded.after:
-                waiting.append(encoded.after)
-        yield from waiting
+        yield from in_order(self._encoded(request.messages, replays="replay" not in learned.dropped))
         if words := in_words(request, learned):
             yield dumps(_user((TextBlock(words),)))
+
+    def _encoded(self, messages: Iterable[Message], *, replays: bool) -> Iterator[Encoded]:
+        key = self._keys[replays]
+        for message in messages:
+            encoded: Encoded | None = message.wire.get(key)
+            if encoded is None:
+                encoded = message.wire[key] = self._message(message, replays=replays)
+            yield encoded
 
     def _tail(self, request: ModelRequest, learned: Learned, facts: ModelFacts) -> bytes:
         config = request.config
@@ -130,13 +115,13 @@ class ResponsesEncoder:
             reasoning["summary"] = "auto"
         return reasoning
 
-    def _message(self, message: Message, *, replays: bool) -> _Encoded:
+    def _message(self, message: Message, *, replays: bool) -> Encoded:
         if message.tool_results:
             return self._results(message)
         if message.role != "assistant":
-            return _Encoded(dumps(_user(message.content)), b"", is_result=False)
+            return Encoded(dumps(_user(message.content)), b"", is_result=False)
         kept = self._kept(message) if replays else ()
-        return _Encoded(b",".join(map(dumps, _assistant(message.content, kept))), b"", is_result=False)
+        return Encoded(b",".join(map(dumps, _assistant(message.content, kept))), b"", is_result=False)
 
     def _kept(self, message: Message) -> tuple[JSON, ...]:
         """What the server sent beside each block of this message, or nothing when it is not this account's."""
@@ -150,7 +135,7 @@ class ResponsesEncoder:
         kept = tuple(cast("Iterable[JSON]", blocks))
         return kept if len(kept) == len(message.content) else ()
 
-    def _results(self, message: Message) -> _Encoded:
+    def _results(self, message: Message) -> Encoded:
         """Output items; what else the message holds waits, and so do images where outputs are text."""
         items: list[bytes] = []
         after: list[bytes] = []
@@ -168,7 +153,7 @@ class ResponsesEncoder:
         rest = [block for block in message.content if isinstance(block, TextBlock | ImageBlock)]
         if rest:
             after.append(dumps(_user(rest)))
-        return _Encoded(b",".join(items), b",".join(after), is_result=True)
+        return Encoded(b",".join(items), b",".join(after), is_result=True)
 
 
 def _assistant(content: tuple[Block, ...], kept: tuple[JSON, ...]) -> list[Item]:
